@@ -51,8 +51,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 39_893),
-    "tests": (18_000, 29_747),
+    "streamtron": (24_000, 39_919),
+    "tests": (18_000, 28_498),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 

@@ -1,6 +1,7 @@
 """Models of numbers on disk: predicted, measured, reported, swept, explained, certified."""
 
 import csv
+import itertools
 import json
 import warnings
 from functools import partial
@@ -94,6 +95,34 @@ def test_what_is_said_of_labels_is_refused_of_numbers(place):
     one_sentence(here(place, *fit), 2, "numbers have none")
 
 
+def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(place):
+    streamtron.report(place / "huber", place / "page.html", valid=place / "held-out.svm")
+    page = (place / "page.html").read_text()
+    measured = streamtron.evaluate(place / "huber", place / "held-out.svm")
+    words = (
+        "On 200 held-out rows its R² is ",
+        "(RMSE)",
+        "(standard deviation)",
+        "Predicted and true",
+        "Residuals of the held-out rows",
+        "raise the number",
+    )
+    for text in (*words, f"{measured.rmse:.3g}", f"{measured.target_deviation:.3g}"):
+        assert text in page, text
+    for text in ("ROC", "true class", "speak for", "Margins"):
+        assert text not in page, text
+
+
+def test_explain_and_inspect_speak_of_no_class(place):
+    row = here(place, "explain", "huber", "held-out.svm", "--row", "3").stdout
+    wanted = streamtron.load(place / "huber").predict(_rows("held-out")[0])[3]
+    assert f"{wanted:+.6g}" in row
+    for text in (row, here(place, "explain", "huber").stdout):
+        assert "class" not in text
+        assert "label" not in text
+    assert "the number predicted" in here(place, "inspect", "huber").stdout
+
+
 def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
     how: dict[str, Any] = {"valid": place / "held-out.svm", "C": [1e-6, 1e-4, 1.0]}
     for metric in (None, "rmse", "mae"):
@@ -107,8 +136,19 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
     ):
         with pytest.raises(SettingsError, match=sentence):
             streamtron.sweep(place / "train.svm", **how, **extra)
-    words = "sweep train.svm --valid held-out.svm --loss huber --C 0.01,1 --metric rmse"
-    done = here(place, *words.split())
+    done = here(
+        place,
+        "sweep",
+        "train.svm",
+        "--valid",
+        "held-out.svm",
+        "--loss",
+        "huber",
+        "--C",
+        "0.01,1",
+        "--metric",
+        "rmse",
+    )
     assert done.returncode == 0, done.stderr
     assert "RMSE" in done.stdout
 
@@ -127,9 +167,55 @@ def test_models_of_other_programs_are_certified_for_their_loss(place):
     assert "a regression model has no loss log_loss" in done.stderr
     ridge = Ridge(alpha=2.0).fit(X, t)
     np.save(place / "ridge.npy", np.append(ridge.coef_, ridge.intercept_))
-    words = "certify ridge.npy train.svm --loss squared_error --C 0.5 --index-base 1 --bias-last"
-    done = here(place, *words.split(), "--json")
+    done = here(
+        place,
+        "certify",
+        "ridge.npy",
+        "train.svm",
+        "--loss",
+        "squared_error",
+        "--C",
+        "0.5",
+        "--index-base",
+        "1",
+        "--bias-last",
+        "--json",
+    )
     assert json.loads(done.stdout)["certificate"]["relative_duality_gap"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("intercept", "loss"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] * (pair == ("free", "epsilon_insensitive")))
+        for pair in itertools.product(["free", "penalised"], REGRESSION)
+    ],
+)
+def test_little_memory_parts_and_changes_come_to_the_same_optimum(tmp_path, place, intercept, loss):
+    """Each within the bounds that are proven of the others."""
+    both = [place / f"{name}.svm" for name in ROWS]
+    how: dict[str, Any] = {"loss": loss, "intercept": intercept, "tol": 1e-3}
+    best = streamtron.fit(both, **{**how, "tol": 1e-8}).certificate
+    proven = [
+        streamtron.fit(both, **how, active_set=8_000).certificate,
+        streamtron.fit(both, **how, parts=2).certificate,
+        streamtron.fit(both, **how, parts=2, active_set=16_000).certificate,
+    ]
+    model = tmp_path / "model"
+    streamtron.fit(both[:1], **how, model=model)
+    proven.append(streamtron.update(model, both[1:]).model.certificate)
+    proven.append(streamtron.certify(model, both).certificate.to_dict())
+    for certificate in proven:
+        assert certificate["relative_duality_gap"] <= 1e-3
+        assert certificate["dual_objective"] <= best["primal_objective"]
+        assert certificate["primal_objective"] >= best["dual_objective"]
+
+
+def test_a_tenth_of_wide_rows_in_memory_comes_to_the_optimum_in_few_readings(tmp_path):
+    streamtron.generate(str(tmp_path / "wide"), rows=1000, columns=2000, seed=1, target="number")
+    how: dict[str, Any] = {"tol": 1e-3, "active_set": 62_881, "max_epochs": 12}
+    model = streamtron.fit(tmp_path / "wide", loss="huber", C=0.5, **how)
+    assert model.certificate["relative_duality_gap"] <= 1e-3
 
 
 def test_a_row_that_is_added_to_ridge_leaves_the_bias_that_was_proven(tmp_path):
