@@ -20,6 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from streamtron import StreamtronClassifier
 from streamtron.cli import options
 from streamtron.cli.fit import fit
+from streamtron.cli.main import streamtron
 from streamtron.core import signals as interruption
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.data.writers.corpus import generate
@@ -72,7 +73,7 @@ def test_help_ends_with_the_last_command_and_a_hint_with_one_mark(run):
 def test_options_become_settings_of_the_right_kinds():
     words = "train --model m --C 2 --stage 1,0.1 --b 5,0.25 --active-set 2MB --index-base 1 "
     words += "--class-weight 1=2,-1=0.5 --faithful"
-    with fit.make_context("fit", words.split()) as context:
+    with fit.make_context("fit", words.split(), **streamtron.context_settings) as context:
         given, _ = options.split(context.params)
     assert given == {
         "C": 2.0,

@@ -13,6 +13,7 @@ import pytest
 
 import streamtron
 from streamtron.cli import options
+from streamtron.cli.main import streamtron as main
 from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.errors import SettingsError
@@ -139,7 +140,7 @@ def test_what_cannot_be_swept_is_a_settings_error_in_python(how, part):
 def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_many():
     words = ["train", "--C", "1,2", "--rho", "0", "--delta", "3..4", "--tol", "0.5"]
     words += ["--loss", "hinge, log_loss"]
-    with sweep_command.make_context("sweep", words) as context:
+    with sweep_command.make_context("sweep", words, **main.context_settings) as context:
         given, _ = options.split(context.params)
     lists = {"loss": ("hinge", "log_loss"), "C": (1.0, 2.0), "rho": (0.0,)}
     assert given == {**lists, "delta": Range(3.0, 4.0), "tol": 0.5}
