@@ -365,12 +365,12 @@ def test_a_row_that_finds_no_room_beside_those_that_stay_is_held_all_the_same():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_ccat_in_tenths_is_certified_in_six_readings_whatever_the_seed(seed, shared_data):
+def test_ccat_in_tenths_is_certified_in_nine_readings_whatever_the_seed(seed, shared_data):
     rows, labels = read_libsvm(shared_data / "rcv1_27613.ccat.xz")
     source = ListSource(rows, labels)
     learner = trained(source, Settings(C=50.0, active_set=source.nbytes // 10, seed=seed))
     assert learner.finished == "certified"
-    assert source.nonzeros_read <= 6 * len(rows.indices)
+    assert source.nonzeros_read <= 9 * len(rows.indices)
 
 
 @pytest.mark.slow
