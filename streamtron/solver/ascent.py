@@ -139,17 +139,20 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
     """Visit the rows of a buffer again as long as that pays, and costs less than Newton's method
     would; return the passes made, and whether they have ended for the latter reason. ``fresh`` :
     the dual that first visits have gained, for a nonzero visited or read; 0 = these do."""
-    lengths = np.diff(problem.active.rows.indptr) + 1
     columns, inside = 1 + int(np.count_nonzero(problem.running.w)), problem.counts != 0
-    most = max(1, math.floor(of_newton(lengths, columns, inside)))
-    for number in range(1, most + 1):
+    number, most = 0, 1.0
+    while number < most:
+        number += 1
         objective = problem.objective_at_b
         problem.mini_epoch()
         gain = (problem.objective_at_b - objective) / max(problem.active.nonzeros, 1)
         fresh = fresh or 0.5 * gain
         if gain <= PAYS * fresh:
             return number, False
-    return most, True
+        if number == 1:  # most buffers are done with one pass, and need no count of what more costs
+            lengths = np.diff(problem.active.rows.indptr) + 1
+            most = math.floor(of_newton(lengths, columns, inside))
+    return number, True
 
 
 class _Ascent:

@@ -61,7 +61,7 @@ def promises_tolerance(learner: Learner) -> bool:
     been followed by another, which is expected to lower the gap by as much as the one before it."""
     best = learner.best
     if learner.settings.parts is not None:
-        return False  # their visits take as long as a scan
+        return False  # parts train beside every scan
     if best.certificate is None or not math.isfinite(best.gap_before) or not best.gap_before:
         return False
     gap = best.certificate.relative_duality_gap

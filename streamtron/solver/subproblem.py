@@ -119,8 +119,10 @@ class Subproblem:
             self.counts,
             self.moved,
         )
-        lengths = np.diff(self.active.rows.indptr)
-        self.visited += int((lengths if live is None else lengths[live]).sum())
+        if live is None:
+            self.visited += self.active.nonzeros
+        else:
+            self.visited += int(np.diff(self.active.rows.indptr)[live].sum())
         return len(order)
 
     def primal(self, v: Vector, margins: Vector) -> tuple[float, float]:
