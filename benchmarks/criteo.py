@@ -67,8 +67,8 @@ def by_label(rows: int) -> Iterator[RowBatch]:
 
 def write(directory: str, batches: Iterable[RowBatch], shard_rows: int = SHARD_ROWS) -> None:
     """Write rows as Parquet."""
-    with new_shards(directory, "parquet", False) as path:
-        write_shards(batches, path, ShardStyle("parquet"), shard_rows)
+    with new_shards(directory, overwrite=False) as place:
+        write_shards(batches, place, ShardStyle("parquet"), shard_rows)
 
 
 def fit(directory: str, C: float, tol: float) -> dict[str, Any]:

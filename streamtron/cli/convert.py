@@ -52,6 +52,5 @@ def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
     from streamtron.runs.convert import convert as convert_shards
 
     settings = options.settings_of(options.split(given)[0])
-    names = ("to", "rows_per_shard", "keep_names", "overwrite")
-    how: dict[str, Any] = {name: given[name] for name in names}
+    how = {name: given[name] for name in ("to", "rows_per_shard", "keep_names", "overwrite")}
     say_written(convert_shards(shards, output, settings=settings, **how), output)

@@ -328,11 +328,12 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
         with suppress(OSError, MachineError), _scratch_lock(left):
             if os.stat(left).st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
-    new = tempfile.mkdtemp(prefix="new-", dir=where)
+    with writing_to(where, "Name another place."):
+        new = tempfile.mkdtemp(prefix=".new-", dir=where)
     with ExitStack() as stack:
         with suppress(MachineError):  # the file system may have no locks
             stack.enter_context(_scratch_lock(new))
-        directory = os.path.join(where, prefix + os.path.basename(new).removeprefix("new-"))
+        directory = os.path.join(where, prefix + os.path.basename(new).removeprefix(".new-"))
         os.rename(new, directory)  # under this name it always has its lock
         stack.callback(_remove_scratch, directory)
         yield directory

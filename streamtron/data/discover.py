@@ -1,7 +1,4 @@
-"""Find shards by paths, directories and patterns, in their order.
-
-A directory in which a ``streamtron convert`` was killed is refused: it holds a part of a data set.
-"""
+"""Find shards by paths, directories and patterns, in their order."""
 
 from __future__ import annotations
 
@@ -60,9 +57,6 @@ _OTHER_FORMATS = re.compile(
     r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
 )
 
-UNFINISHED = "_unfinished"
-"""The name of the file that stands beside shards while not all of them are in place."""
-
 NAMES = "_names.parquet"
 """The name of the file of the names of columns, beside shards."""
 
@@ -106,7 +100,7 @@ def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     Raises
     ------
     DataError : nothing is there, a file of another format, mixed formats in a directory, libsvm
-        text beside tables, a file given twice, a directory of shards not all in place.
+        text beside tables, a file given twice.
     MachineError : a directory cannot be read, or a store not asked.
 
     Examples
@@ -203,9 +197,6 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
     if os.path.isdir(root):
         base, matches = root, [root]
     elif os.path.lexists(root):
-        directory = os.path.dirname(root)
-        if os.path.lexists(os.path.join(directory, UNFINISHED)):
-            raise _unfinished(directory or ".")
         return [(root, os.path.basename(root))]
     elif glob.has_magic(root):
         base, matches = _before_magic(root) or ".", glob.glob(root, recursive=True)
@@ -213,14 +204,8 @@ def _on_disk(path: str) -> list[tuple[str, str]]:
         raise DataError(f"{root}: no such file or directory. Check the path.")
     files = {f for match in matches for f in (_walk(match) if os.path.isdir(match) else [match])}
 
-    def below(name: str) -> str:
-        return os.path.normpath(os.path.join(base, name))
-
     names = _in_order(os.path.relpath(file, base) for file in files)
-    for directory in sorted({os.path.dirname(name) for name in names} | {""}):
-        if os.path.lexists(below(os.path.join(directory, UNFINISHED))):
-            raise _unfinished(below(directory))
-    return [(below(name), name) for name in names]
+    return [(os.path.normpath(os.path.join(base, name)), name) for name in names]
 
 
 def _before_magic(pattern: str) -> str:
@@ -267,10 +252,6 @@ def _in_store(uri: str) -> list[ShardFile]:
         pattern = place.key[len(base) :].strip("/").split("/")
     directory = place._replace(key=base)
     below = dict(storage.files_below(directory))
-
-    for name in below:
-        if os.path.basename(name) == UNFINISHED:
-            raise _unfinished(directory.below(name).uri.removesuffix(f"/{UNFINISHED}"))
     names = _in_order(name for name in below if _matches(name.split("/"), pattern))
     keys = [directory.below(name) for name in names]
     listed = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
@@ -290,10 +271,3 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 def _in_order(names: Iterable[str]) -> list[str]:
     """Return the relative paths that are not hidden, in the order of their bytes."""
     return sorted((name for name in names if not _hidden(name)), key=os.fsencode)
-
-
-def _unfinished(directory: str) -> DataError:
-    return DataError(
-        f"{directory}: a part of a data set: it was being written, or its writer was killed, when "
-        f"not all shards were in place ({UNFINISHED}). Write it again."
-    )

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from streamtron.core.config import READING, Settings
 from streamtron.core.errors import SettingsError
@@ -28,14 +28,13 @@ from streamtron.data.discover import NAMES
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
 from streamtron.data.profile import with_guesses
-from streamtron.data.recipes import count_columns, with_counts
+from streamtron.data.recipes import counted_reading
 from streamtron.data.row_batch import RowBatch
 from streamtron.data.writers.shards import (
     ROWS_PER_SHARD,
     Format,
     ShardStyle,
     Written,
-    label_type,
     new_shards,
     write_shards,
 )
@@ -80,10 +79,6 @@ def convert(
     keep_names : write the names of the columns, words too, where ``explain`` and ``report`` find
         them; of many the 2¹⁹ that occur most often.
 
-    Raises
-    ------
-    SettingsError, DataError, MachineError
-
     Examples
     --------
     >>> import pathlib, tempfile
@@ -93,71 +88,46 @@ def convert(
     2
     """
     check_names(names, READING)
-    settings, paths = settings_from(settings, names), as_paths(shards)
-    settings = with_guesses(settings, paths)
-    _check(settings, to, rows_per_shard)
-    check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
-    files = find_shards(paths)
-    of_text = files[0].format == "libsvm"
-    if keep_names and of_text:
-        raise SettingsError(
-            f"{files[0].name}: libsvm text has column numbers and no names. Leave --keep-names out."
-        )
-    reading = resolve_reading(files[0], reading_from_settings(settings))
-    threads = available_processors()
-    with new_shards(os.fspath(destination), to, overwrite) as path_of:
-        if reading.recipe is not None and not reading.recipe.is_fitted:
-            counts = chain.from_iterable(count_columns(file, reading, threads) for file in files)
-            reading = with_counts(reading, counts)
-        if reading.index_base == "auto":
-            is_kept = not of_text or to == "libsvm"  # whatever the numbers begin with
-            reading = replace(reading, index_base=0 if is_kept else _base(files, reading))
-        base = int(reading.index_base)
-        shift = -base if to == "parquet" else 0 if of_text else 1 - base
-        if keep_names:
-            named = chain.from_iterable(names_of(file, reading, threads) for file in files)
-            write_names(path_of(NAMES), add_up(named), reading, shift)
-        with closing(_read(files, reading, threads)) as batches:
-            # up to the first label: a row may have none
-            first = []
-            for batch in batches:
-                first.append(batch)
-                if batch.classes:
-                    break
-            if not any(batch.rows for batch in first):
-                raise no_rows(files)
-            labels = first[-1].classes
-            style = ShardStyle(
-                to,
-                shift,
-                label_type(labels[0]) if labels else float,
-                settings.weight is not None or settings.weights_in_label,
-                any(batch.code_offsets is not None for batch in first),
-                settings.one_vs_rest,
-                None if reading.recipe is None else canonical(reading.recipe.to_dict()),
-            )
-            return write_shards(chain(first, batches), path_of, style, rows_per_shard)
-
-
-def _check(settings: Settings, to: Format, rows_per_shard: int) -> None:
+    paths, threads = as_paths(shards), available_processors()
+    settings = with_guesses(settings_from(settings, names), paths)
+    weights, to_text = settings.weight is not None or settings.weights_in_label, to == "libsvm"
     whole(rows_per_shard, "rows-per-shard", least=1)
-    has_weights = settings.weight is not None or settings.weights_in_label
-    if has_weights and settings.multilabel and to == "libsvm":
+    if to_text and weights and settings.multilabel:
         raise SettingsError(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
             "the weight out."
         )
-    if (settings.columns or settings.text) and to == "libsvm":
+    if to_text and (settings.columns or settings.text):
         raise SettingsError(
             "libsvm text has no place for the recipe of the columns, without which no model could "
             "read them: convert to Parquet."
         )
-
-
-def _base(files: Sequence[ShardFile], reading: ReaderConfig) -> Literal[0, 1]:
-    """Read libsvm text for the number of its first column."""
-    with closing(_read(files, reading, available_processors())) as batches:
-        return 0 if any((batch.indices == 0).any() for batch in batches) else 1
+    check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
+    files = find_shards(paths)
+    of_text = files[0].format == "libsvm"
+    if of_text and keep_names:
+        raise SettingsError(
+            f"{files[0].name}: libsvm text has column numbers and no names. Leave --keep-names out."
+        )
+    reading = resolve_reading(files[0], reading_from_settings(settings))
+    with new_shards(destination, overwrite) as place:
+        reading, _ = counted_reading(files, reading, settings, threads)
+        if reading.index_base == "auto":
+            is_kept = to_text or not of_text  # whatever the numbers begin with
+            from_0 = is_kept or any((b.indices == 0).any() for b in _read(files, reading, threads))
+            reading = replace(reading, index_base=0 if from_0 else 1)
+        base = int(reading.index_base)
+        shift = -base if not to_text else 0 if of_text else 1 - base
+        if keep_names:
+            named = chain.from_iterable(names_of(file, reading, threads) for file in files)
+            write_names(os.path.join(place, NAMES), add_up(named), reading, shift)
+        recipe = None if reading.recipe is None else canonical(reading.recipe.to_dict())
+        style = ShardStyle(to, shift, weights, settings.one_vs_rest, recipe)
+        with closing(_read(files, reading, threads)) as batches:
+            written = write_shards(batches, place, style, rows_per_shard)
+        if not written.rows:
+            raise no_rows(files)
+        return written
 
 
 def _read(

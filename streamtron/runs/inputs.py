@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -274,83 +275,70 @@ def check_outputs(
     directories: Mapping[str, StrPath | None] | None = None,
     cache: StrPath | None = None,
 ) -> dict[str, str | None]:
-    """Raise a SettingsError if outputs would replace an input or each other, or lie in a run
-    directory; return them as absolute paths, for a listener may change the working directory.
+    """Return outputs as absolute paths, for a listener may change the working directory. Raise a
+    SettingsError where one would replace what is read or another output, or lies in a run.
 
-    Real paths are compared. Pipes and devices may be given twice, but not for the model. ``inputs``
-    : all that is read; beside shards also the names of their columns. ``runs`` : models or run
-    directories that are read, with the shards of the run. ``directories`` are those where files of
-    fixed names are written, such as the run directory; no input and no other output may be there.
+    Real paths are compared; streams may be given twice, but not for the model. ``runs`` : models
+    or run directories that are read. ``directories`` : those of the command's own, in which no
+    input and no other output may be.
     """
-    outputs = {name: as_path(path) for name, path in files.items() if path is not None}
-    absolutes = {name: absolute(path) for name, path in outputs.items()}
-    owned = dict[str, str]()
-    for name, place in (directories or {}).items():
-        if place is not None:
-            if os.path.exists(absolute(place)) and not os.path.isdir(place):
-                where = f"{place}: a file, where the {name} would be"
-                raise MachineError(f"{where}. Move it away, or name another place.")
-            owned[os.path.realpath(place)] = name
-    written = owned | ({} if cache is None else {os.path.realpath(cache): "cache"})
-    for name, path in outputs.items():
+    paths = {name: absolute(path) for name, path in files.items() if path is not None}
+    own = {os.path.realpath(path): name for name, path in (directories or {}).items() if path}
+    written = own | ({} if cache is None else {os.path.realpath(cache): "cache"})
+    for place in own:
+        if os.path.exists(place) and not os.path.isdir(place):
+            where = f"{place}: a file, where the {own[place]} would be"
+            raise MachineError(f"{where}. Move it away, or name another place.")
+    for name, path in paths.items():
         if is_stream(path):
-            if name != "model":
-                continue
-            what = f"model {path}: a pipe or a device, and a model is a file with its run beside it"
-            raise SettingsError(f"{what}. Name a file.")
+            if name == "model":
+                what = f"model {path}: a pipe or a device, and a model has its run beside it"
+                raise SettingsError(f"{what}. Name a file.")
+            continue
         real = os.path.realpath(path)
-        if (writer := written.setdefault(real, name)) != name:
-            what = f"{name} {path}: the {writer} is written there too"
+        if (other := written.setdefault(real, name)) != name:
+            what = f"{name} {path}: the {other} is written there too"
             raise SettingsError(f"{what}. Name another file.")
-        for directory in (parent := os.path.dirname(real), os.path.dirname(parent)):
-            if owner := owned.get(directory, "run directory" if is_run(directory) else None):
+        for above in (parent := os.path.dirname(real), os.path.dirname(parent)):
+            if owner := own.get(above, "run directory" if is_run(above) else None):
                 what = f"{name} {path}: lies in the {owner}, which has files of its own"
                 raise SettingsError(f"{what}. Name another place.")
-    if any(map(os.path.lexists, written)):  # otherwise all outputs are new
-        read = [os.fspath(path) for path in inputs if path is not None]
-        for path in _local_files([*read, *(path for run in runs for path in _inputs_of(run))]):
-            real = os.path.realpath(path)
-            if name := written.get(real, ""):
-                what = f"{name} {outputs.get(name, real)}: this is the input {path}, which would be"
-                raise SettingsError(f"{what} replaced. Name another file.")
-            if name := owned.get(directory := os.path.dirname(real), ""):
-                what = f"{name} {directory}: holds the input {path}, which could be replaced"
-                raise SettingsError(f"{what}. Name another directory.")
-    return {name: absolutes.get(name) for name in files}
+    there = {place: name for place, name in written.items() if os.path.lexists(place)}
+    for path in _read_with([*inputs, *runs]) if there else ():
+        real = os.path.realpath(path)
+        for place, name in there.items():
+            is_read = _is_in(place, real) and not re.search("/[_.]", place[len(real) :])
+            if is_read or place.endswith(NAMES) or (place in own and _is_in(real, place)):
+                what = f"{name} {place}: {path}, which is read, could be replaced"
+                raise SettingsError(f"{what}. Name another place.")
+    return {name: paths.get(name) for name in files}
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
+
+
+def _read_with(inputs: Iterable[StrPath | None]) -> Iterator[str]:
+    """Yield the local paths among inputs, and the models and shards of runs that they name."""
+    for given in inputs:
+        if given is None or is_uri(named := as_path(given)):
+            continue
+        path = local_path(named).rstrip("/") or "/"
+        yield from [] if is_run(path) else glob.glob(path, recursive=True) or [path]
+        yield path.removesuffix(RUN_SUFFIX)
+        with suppress(StreamtronError):  # what reads the run says what is wrong with it
+            for directory in (path, run_directory(path)):
+                if manifest := manifest_of(directory):
+                    yield from (shard.path for shard in manifest.shards)
 
 
 def check_outputs_of_fit(
     files: Mapping[str, StrPath | None], inputs: Iterable[StrPath | None], machine: Machine
 ) -> tuple[dict[str, str | None], str | None]:
-    """Check model, report and witness as ``check_outputs`` does; return their absolute paths, and
-    the run directory of the model, if there is one."""
+    """Check model, report and witness; return their absolute paths, and the model's run directory,
+    if there is one."""
     model = files["model"]
     directory = None if model is None else machine.run_dir or run_directory(model)
     places = {"run directory": directory}
     paths = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
     return paths, None if directory is None else absolute(directory)
-
-
-def _inputs_of(run: StrPath) -> Iterator[str]:
-    """Yield the model and the shards of a run, named by its model or its directory."""
-    named = os.fspath(run).rstrip("/")
-    directory = named if os.path.isdir(named) else run_directory(named)
-    yield directory.removesuffix(RUN_SUFFIX)
-    with suppress(StreamtronError):  # what reads the run says what is wrong with it
-        manifest = manifest_of(directory)
-        yield from (shard.path for shard in manifest.shards) if manifest else ()
-
-
-def _local_files(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the local files of paths, and the names of columns beside them; those that are missing
-    or unreadable are left to the reader."""
-    places = set[str]()
-    for path in [local_path(path) for path in paths if not is_uri(path)]:
-        files = [path] if os.path.isfile(path) else []
-        if os.path.isdir(path) or glob.has_magic(path):
-            places.add(path)
-            with suppress(StreamtronError):
-                files = [shard.path for shard in find_shards([path])]
-        places |= {os.path.dirname(file) for file in files}
-        yield from files
-    yield from filter(os.path.isfile, (os.path.join(place, NAMES) for place in places))

@@ -228,7 +228,7 @@ def under_way(tmp_path):
     assert started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
     process = Process(COMMAND, "batch", "night.toml", cwd=tmp_path)
-    until(lambda: any((tmp_path / "long").glob(".part*")))
+    until(lambda: any(tmp_path.glob(".long-*/new/part*")))
     yield process
     process.kill()
 
@@ -245,7 +245,7 @@ def test_a_killed_batch_leaves_no_job_behind_and_finishes_when_called_again(unde
     under_way.kill()
     assert under_way.end().returncode == -signal.SIGKILL
     assert states(tmp_path) == {"make": "done", "long": "running"}
-    until(lambda: not (tmp_path / "long").exists())  # the job has seen that it is alone
+    until(lambda: not any(tmp_path.glob(".long-*")))  # the job has seen that it is alone
     assert started(tmp_path, MAKE + LONG.replace("30000000", "30")) == ["long"]
     assert states(tmp_path) == {"make": "done", "long": "done"}
 

@@ -31,7 +31,7 @@ from streamtron.runs.fit import run as fit
 from streamtron.runs.memory import check_worker, worker_memory_needed
 from streamtron.runs.predict import write_predictions
 from tests.helpers.dask_processes import dask_scheduler, dask_worker
-from tests.helpers.processes import COMMAND, Process, here, until
+from tests.helpers.processes import here, until
 
 COLUMNS = 200
 
@@ -76,10 +76,11 @@ def test_copies_that_dask_fails_to_make_since_a_worker_died_cost_no_result(worke
     assert list(workers(_two, [1, 2], 10)) == [11, 12]
 
 
-def test_workers_of_a_command_import_nothing_from_its_directory(tmp_path):
+def test_workers_of_a_command_import_nothing_from_its_directory(model, corpus, tmp_path):
     for name in ("multiprocessing", "socket", "numpy", "distributed"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")
-    words = ["generate", "data", "--rows", "100", "--workers", "1"]
+    model.save(tmp_path / "model")
+    words = ["evaluate", "model", corpus, "--workers", "1"]
     done = subprocess.run(
         [Path(sys.executable).parent / "streamtron", *words],
         cwd=tmp_path,
@@ -198,20 +199,13 @@ def _dies(_: str) -> Iterator[int]:
     yield 0
 
 
-def test_a_failure_or_a_signal_ends_our_workers_and_leaves_nothing_half_written(model, tmp_path):
+def test_a_failure_ends_our_workers(model, tmp_path):
     (tmp_path / "bad.svm").write_text("1 1:x\n")
     with connect(1) as workers:
         with pytest.raises(DataError):
             evaluate(model, tmp_path / "bad.svm", executor=workers)
         with pytest.raises(MachineError, match="gone since an error before"):
             list(workers(_waits_once, ["a"], str(tmp_path)))
-    made = tmp_path / "made"
-    words = ["generate", "made", "--rows", 30_000_000, "--workers", 1]
-    process = Process(COMMAND, *words, cwd=tmp_path)
-    until(lambda: any(made.glob(".part*")))
-    process.send_signal(signal.SIGTERM)
-    assert process.end() == (143, "", "stopped by SIGTERM; nothing half-written is left.\n")
-    assert not made.exists()
 
 
 COMMANDS = (
@@ -220,8 +214,6 @@ COMMANDS = (
     "evaluate model corpus --json",
     "evaluate many corpus",
     "certify model corpus --C 1 --readings 2",
-    "generate {out} --rows 900 --columns 500 --shards 3 --seed 4 --skip 700",
-    "generate {out} --rows 900 --columns 500 --shards 3 --format parquet",
 )
 
 

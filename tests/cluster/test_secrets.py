@@ -14,6 +14,7 @@ import dask
 import pytest
 from distributed import Security, comm
 
+import streamtron
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from streamtron.core.errors import MachineError, SettingsError
@@ -120,7 +121,8 @@ def test_what_cannot_be_a_cluster_is_a_sentence_at_once(asked, words):
 
 
 def test_an_address_that_cannot_be_used_leaves_one_sentence_of_a_command(tmp_path):
-    words = ["generate", "data", "--rows", 9, "--columns", 99, "--scheduler", "inproc://x"]
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    words = ["fit", "a.svm", "--model", "m", "--scheduler", "inproc://x"]
     done = Process(COMMAND, *words, cwd=tmp_path).end(timeout=50.0)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
@@ -145,12 +147,14 @@ def test_a_scheduler_with_certificates_takes_commands_that_have_them_set(tmp_pat
         monkeypatch.setenv(f"{start}TLS__{role}__CERT", str(tmp_path / "cert"))
         monkeypatch.setenv(f"{start}TLS__{role}__KEY", str(tmp_path / "key"))
     monkeypatch.setenv(f"{start}REQUIRE_ENCRYPTION", "True")
-    words = ["generate", "there", "--rows", "500", "--columns", "99", "--shards", "2"]
+    (tmp_path / "a.svm").write_text("1 1:1\n-1 2:1\n")
+    streamtron.fit(tmp_path / "a.svm").save(tmp_path / "m")
+    words = ["predict", "m", "a.svm", "-o", "labels"]
     with dask_scheduler() as address, dask_worker(address):
         assert address.startswith("tls://")
         done = command(tmp_path, *words, "--scheduler", address)
     assert done.returncode == 0, done.stderr
-    assert len([*(tmp_path / "there").iterdir()]) == 2
+    assert (tmp_path / "labels").read_text() == "1\n-1\n"
 
 
 @pytest.mark.slow  # Dask looks for its scheduler for half a minute when it is closed

@@ -24,7 +24,6 @@ from streamtron.data.writers.shards import (
     Format,
     ShardStyle,
     Written,
-    label_type,
     new_shards,
     write_shards,
 )
@@ -58,13 +57,9 @@ def convert(
     rows_per_shard: int = ROWS_PER_SHARD,
     overwrite: bool = False,
 ) -> Written:
-    """Write shards from the batches of any reader; the first one tells the type of labels."""
-    first, batches = itertools.tee(batches)
-    label = next((label for batch in first for label in batch.classes), 1.0)
-    shift = (text_base if to == "libsvm" else 0) - index_base
-    style = ShardStyle(to, shift, label_type(label), weights)
-    with new_shards(str(destination), to, overwrite) as path_of:
-        return write_shards(batches, path_of, style, rows_per_shard)
+    style = ShardStyle(to, (text_base if to == "libsvm" else 0) - index_base, weights)
+    with new_shards(destination, overwrite) as place:
+        return write_shards(batches, place, style, rows_per_shard)
 
 
 def rows_of(batches: Iterable[RowBatch]) -> list[Row]:

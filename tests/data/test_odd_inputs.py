@@ -228,7 +228,7 @@ def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, 
 
 
 NUMBERS = {
-    "generate g --rows 9": "--rows --seed --columns --skip --shards --workers",
+    "generate g --rows 9": "--rows --seed --columns --skip --shards",
     "fit rows.svm --model m": "--max-epochs --threads --memory --active-set",
     "sweep rows.svm": "--folds --random",
     "certify done": "--readings",
@@ -251,7 +251,8 @@ def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place, setting):
 
 
 def test_more_workers_or_candidates_than_there_can_be_are_refused_and_not_started(place):
-    done = here(place, "generate", "g", "--rows", "10", "--workers", 10**11, "--memory", "1GB")
+    many = ("--workers", 10**11, "--memory", "1GB")
+    done = here(place, "sweep", "rows.svm", "--valid", "rows.svm", "--C", "1", *many)
     words = "100000000000 workers would have 0 B of memory each"
     one_sentence(done, 5, words, "Ask for 14 at most")
     done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)

@@ -146,7 +146,7 @@ def test_a_conversion_over_its_own_source_is_refused(place):
     convert(place / "data", place / "text", to="libsvm")
     before = _content(place)
     words = ["convert", "text", "-o", "text", "--format", "libsvm", "--overwrite"]
-    one_sentence(here(place, *words), 2, "destination", "Name another directory")
+    one_sentence(here(place, *words), 2, "destination", "Name another place")
     assert _content(place) == before
 
 
