@@ -1,4 +1,4 @@
-"""Exceptions. Every message says where, what was found, what was wanted, what to do.
+"""Exceptions. Every message says where, what was found, what was expected, what to do.
 
 For example: ``a.svm, line 3: value nan. Values must be finite; remove the row.``
 

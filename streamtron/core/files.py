@@ -96,7 +96,7 @@ def as_path(path: str | os.PathLike[str]) -> str:
     with suppress(UnicodeEncodeError, TypeError):
         if b"\0" not in os.fsencode(path) and isinstance(text := os.fspath(path), str):
             return text
-    raise SettingsError(f"{short(path)} is no name of a file: wanted text without NUL.")
+    raise SettingsError(f"{short(path)} is no name of a file: expected text without NUL.")
 
 
 def parse_json(text: str | bytes, loads: Callable[..., Any] = json.loads) -> Any:
@@ -130,32 +130,28 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
     not replaced: the parts are appended to it. After a MachineError an existing file is unchanged.
     """
     path = absolute(path)
+    target = Path(os.path.realpath(path))
+    new = target.with_name(f"{_temporary(target)}{os.urandom(8).hex()}")
     try:
         if is_stream(path):
             with open(path, "ab") as stream:
                 stream.writelines(parts)
-        else:
-            _replace(Path(os.path.realpath(path)), parts)
+            return
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        try:
+            # never readable by more users than the file that it replaces
+            private = None if mode is None else partial(os.open, mode=0o600)
+            with open(new, "xb", opener=private) as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
+                file.writelines(parts)
+                flush(file)
+            os.replace(new, target)
+        finally:
+            new.unlink(missing_ok=True)
+        sync_directory(target.parent)
     except OSError as error:
         raise MachineError(f"{path}: cannot be written ({error.strerror or error}).") from error
-
-
-def _replace(target: Path, parts: Iterable[bytes | memoryview]) -> None:
-    new = target.with_name(f"{_temporary(target)}{os.urandom(8).hex()}")
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-    try:
-        # never readable by more users than the file that it replaces
-        private = None if mode is None else partial(os.open, mode=0o600)
-        with open(new, "xb", opener=private) as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), mode)
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, target)
-    finally:
-        new.unlink(missing_ok=True)
-    sync_directory(target.parent)
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -236,7 +232,8 @@ LOCK_TRIES, LOCK_WAIT = 10, 0.02
 """Tries to lock a directory, and seconds between them: a reader's look takes less."""
 
 
-def locked(directory: Path) -> AbstractContextManager[None]:
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
     """Lock a directory for writing with ``flock``, which ends with the process.
 
     A symbolic link in it, which may come from an untrusted source, is a DataError; another process
@@ -248,13 +245,7 @@ def locked(directory: Path) -> AbstractContextManager[None]:
                 f"{path}: a symbolic link, and what is written here would change what it leads to. "
                 "Put the file or directory itself there; a cache elsewhere is named by --cache-dir."
             )
-    return alone_in(directory)
-
-
-@contextmanager
-def alone_in(directory: Path, name: str = LOCK) -> Iterator[None]:
-    """Lock a directory for writing by its file of this name, whatever else is in it."""
-    with _locked(directory, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, name) as descriptor:
+    with _locked(directory, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT) as descriptor:
         with suppress(OSError):  # only for messages: a full disk is reported by what needs it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)

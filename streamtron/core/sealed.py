@@ -159,7 +159,7 @@ def _parts(content: Mapping[str, Any], tensors: Tensors) -> Iterator[bytes | mem
         code = _CODES.get(tensor.dtype.newbyteorder("="))
         if code is None or name == "__metadata__":
             dtype = tensor.dtype
-            raise TypeError(f"tensor {name!r}: {dtype}; wanted one of {[*map(str, _CODES)]}")
+            raise TypeError(f"tensor {name!r}: {dtype}; expected one of {[*map(str, _CODES)]}")
         shape = [tensor.length] if isinstance(tensor, Streamed) else [*tensor.shape]
         stop = start + math.prod(shape) * tensor.dtype.itemsize
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, stop]}

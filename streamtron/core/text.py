@@ -232,7 +232,9 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?))?b?\s*", text.lower())
     if match is None:
-        raise SettingsError(f"size {short(text)}: wanted a number with B, kB, MB, GB, MiB or GiB.")
+        raise SettingsError(
+            f"size {short(text)}: expected a number with B, kB, MB, GB, MiB or GiB."
+        )
     number, unit, binary = match.groups()
     size = float(number) * (1024 if binary else 1000) ** [None, *"kmgt"].index(unit)
     if size >= 2**63:
@@ -248,7 +250,7 @@ def parse_duration(text: str) -> float:
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", text.lower())
     if match is None:
-        raise SettingsError(f"duration {short(text)}: wanted a number with s, m or h, as in 5m.")
+        raise SettingsError(f"duration {short(text)}: expected a number with s, m or h, as in 5m.")
     number, unit = match.groups()
     return float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
 
@@ -264,7 +266,7 @@ def share_of_rows(given: Sequence[str]) -> float | None:
         return None
     share = float(match[1]) / 100
     if not 0.0 < share < 1.0:
-        raise SettingsError(f"{given[0]} of the rows: wanted a share above 0% and below 100%.")
+        raise SettingsError(f"{given[0]} of the rows: expected a share above 0% and below 100%.")
     return share
 
 
