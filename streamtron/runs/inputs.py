@@ -283,11 +283,12 @@ def check_outputs(
     input and no other output may be.
     """
     paths = {name: absolute(path) for name, path in files.items() if path is not None}
-    own = {os.path.realpath(path): name for name, path in (directories or {}).items() if path}
-    written = own | ({} if cache is None else {os.path.realpath(cache): "cache"})
-    for place in own:
+    places = (directories or {}).items()
+    owned = {os.path.realpath(absolute(path)): name for name, path in places if path is not None}
+    written = owned | ({} if cache is None else {os.path.realpath(cache): "cache"})
+    for place in owned:
         if os.path.exists(place) and not os.path.isdir(place):
-            where = f"{place}: a file, where the {own[place]} would be"
+            where = f"{place}: a file, where the {owned[place]} would be"
             raise MachineError(f"{where}. Move it away, or name another place.")
     for name, path in paths.items():
         if is_stream(path):
@@ -296,22 +297,22 @@ def check_outputs(
                 raise SettingsError(f"{what}. Name a file.")
             continue
         real = os.path.realpath(path)
-        if (other := written.setdefault(real, name)) != name:
-            what = f"{name} {path}: the {other} is written there too"
+        if (writer := written.setdefault(real, name)) != name:
+            what = f"{name} {path}: the {writer} is written there too"
             raise SettingsError(f"{what}. Name another file.")
         for above in (parent := os.path.dirname(real), os.path.dirname(parent)):
-            if owner := own.get(above, "run directory" if is_run(above) else None):
+            if owner := owned.get(above, "run directory" if is_run(above) else None):
                 what = f"{name} {path}: lies in the {owner}, which has files of its own"
                 raise SettingsError(f"{what}. Name another place.")
     there = {place: name for place, name in written.items() if os.path.lexists(place)}
-    for path in _read_with([*inputs, *runs]) if there else ():
+    for path in _read_with(inputs, runs) if there else ():
         real = os.path.realpath(path)
         for place, name in there.items():
             is_read = _is_in(place, real) and not re.search("/[_.]", place[len(real) :])
             if (
                 is_read
                 or os.path.basename(place) == NAMES
-                or (place in own and _is_in(real, place))
+                or (place in owned and _is_in(real, place))
             ):
                 what = f"{name} {place}: {path}, which is read, could be replaced"
                 raise SettingsError(f"{what}. Name another place.")
@@ -322,19 +323,20 @@ def _is_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory}/")
 
 
-def _read_with(inputs: Iterable[StrPath | None]) -> Iterator[str]:
-    """Yield the local paths among inputs, and the models and shards of runs that they name."""
+def _read_with(inputs: Iterable[StrPath | None], runs: Iterable[StrPath]) -> Iterator[str]:
+    """Yield the local paths among inputs, and the models and shards of runs."""
     for given in inputs:
-        if given is None or is_uri(named := as_path(given)):
-            continue
-        path = local_path(named).rstrip("/") or "/"
-        if not is_run(path):
+        if given is not None and not is_uri(named := as_path(given)):
+            path = local_path(named).rstrip("/") or "/"
             yield from [path] if os.path.lexists(path) else glob.glob(path, recursive=True)
-        yield path.removesuffix(RUN_SUFFIX)
+    for run in runs:
+        path = as_path(run).rstrip("/")
+        directory = path if os.path.isdir(path) else run_directory(path)
+        if not os.path.isdir(model := directory.removesuffix(RUN_SUFFIX)):
+            yield model
         with suppress(StreamtronError):  # what reads the run says what is wrong with it
-            for directory in (path, run_directory(path)):
-                if manifest := manifest_of(directory):
-                    yield from (shard.path for shard in manifest.shards)
+            manifest = manifest_of(directory)
+            yield from (shard.path for shard in manifest.shards) if manifest else ()
 
 
 def check_outputs_of_fit(

@@ -169,8 +169,8 @@ def _rows_with(part: Any, words: float) -> Any:
         if start == 0:
             plain[:TOPICS], moved[:TOPICS] = stretch[:TOPICS], 0
         shares = plain, plain + leading * moved, plain + (1 - leading) * moved
-        other, first, second = (-np.expm1(words * np.log1p(-share)) for share in shares)
-        chances[start : start + len(stretch)] = ((TOPICS - 2) * other + first + second) / TOPICS
+        apart, first, second = (-np.expm1(words * np.log1p(-share)) for share in shares)
+        chances[start : start + len(stretch)] = ((TOPICS - 2) * apart + first + second) / TOPICS
     return chances
 
 

@@ -255,8 +255,8 @@ def _text(group: pa.Table) -> pa.Buffer:
     offsets = pa.array(offsets_of(lengths), mask=np.append(lengths == 0, False))
     rows = pc.binary_join(pa.LargeListArray.from_arrays(offsets, pairs), _string(" "))
     lines = _join(" ", heads, rows)
-    whole = pa.LargeListArray.from_arrays(pa.array([0, len(lines)], pa.int64()), lines)
-    return pc.binary_join(whole, _string("\n")).cast(pa.large_binary())[0].as_buffer()
+    joined = pa.LargeListArray.from_arrays(pa.array([0, len(lines)], pa.int64()), lines)
+    return pc.binary_join(joined, _string("\n")).cast(pa.large_binary())[0].as_buffer()
 
 
 def _join(separator: str, *columns: pa.Array) -> pa.Array:
