@@ -52,19 +52,15 @@ class Workers:
         """
         name, token = function.__name__, secrets.token_hex(4)
         with self.submitting() as submit:
-            common = [
-                submit(lambda value: value, value, key=f"{name}_shared-{token}-{place}")
-                for place, value in enumerate(shared)
-            ]
+            common = submit(lambda *values: values, *shared, key=f"{name}_shared-{token}")
             with suppress(Exception):  # any, if a worker dies; tasks prefer workers with copies
-                self.client.replicate(common)
+                self.client.replicate([common])
             pending = deque[Any]()
             for number, item in enumerate(items):
                 if len(pending) >= AHEAD * self.threads:
                     yield from self.result(pending.popleft())
                 key = f"{name}-{token}-{number}-{getattr(item, 'name', '')}"
-                task = submit(lambda run, *on: list(run(*on)), function, item, *common, key=key)
-                pending.append(task)
+                pending.append(submit(_results, function, item, common, key=key))
             while pending:
                 yield from self.result(pending.popleft())
 
@@ -107,21 +103,23 @@ class Workers:
                     raise gone(self.client, NO_WORKERS)
         try:
             result = future.result(timeout=timeout)
-        except TimeoutError:
-            raise
         except KilledWorker as error:
             raise MachineError(
                 f"{future.key}: {error.allowed_failures + 1} workers died one after the other on "
                 "it, likely of its memory. Give fewer --workers, or a larger --memory."
             ) from error
         except Exception as error:
-            if future.status == "error":
+            if future.status == "error" or isinstance(error, TimeoutError):
                 raise  # the task's own
             if timeout is not None and future.status in ("pending", "finished"):
                 raise TimeoutError from error  # Dask loses it where the time ends amid a transfer
             raise gone(self.client, f"the scheduler is gone ({first_line(error)})") from error
         future.release()
         return result
+
+
+def _results(function: Callable[..., Iterable[Any]], item: Any, shared: Iterable[Any]) -> list[Any]:
+    return list(function(item, *shared))
 
 
 async def _end_now(cluster: LocalCluster) -> None:

@@ -17,9 +17,7 @@ from streamtron.core.files import SMALL, at_most, parse_json
 if TYPE_CHECKING:
     from distributed import Client
 
-TIMEOUT = 30.0
-"""Seconds to wait for a scheduler to answer, and for its first worker."""
-LEAST_MEMORY, SILENT = 1 << 26, logging.CRITICAL + 1
+SILENT = logging.CRITICAL + 1
 
 _DASK: dict[str, Any] = {
     # a task may carry a whole model without a warning
@@ -42,18 +40,14 @@ def connect(
     scheduler: str | None = None,
     *,
     machine: Machine | None = None,
-    timeout: float = TIMEOUT,
+    timeout: float = 30.0,
 ) -> Iterator[Workers]:
-    """Connect to workers for the ``with`` block, within ``timeout`` seconds.
+    """Connect to workers for the ``with`` block, waiting ``timeout`` seconds at most.
 
     ``workers`` : number of processes to start, ≥ 1, one thread each, which end with the block and
     share the ``memory_limit`` of the ``machine``; or a ``dask.distributed.Client``, which stays
     open. ``scheduler`` : the address of a running scheduler, ``tcp://host:8786``, or its scheduler
     file; ``tls://`` takes the certificates in Dask's configuration.
-
-    Whoever can talk to Dask runs code in it, and every user of a machine reaches its ports: a key
-    that is in the memory of new processes alone keeps others out of them. They import nothing from
-    the working directory, which holds data.
     """
     import dask
     from distributed import Client, LocalCluster, Security  # dask knows its settings by this import
@@ -63,16 +57,17 @@ def connect(
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
     if not isinstance(workers, Client | None) and not (isinstance(workers, int) and workers >= 1):
         raise SettingsError(f"workers is {workers!r}: expected at least 1, as a whole number.")
-    number = workers if isinstance(workers, int) else None
-    limit = number and (machine or Machine()).memory_limit // number
-    if limit is not None and limit < LEAST_MEMORY:
+    number = workers if isinstance(workers, int) else 0
+    limit = (machine or Machine()).memory_limit // number if number else None
+    if limit is not None and limit < 1 << 26:
         raise MachineError(f"{workers} workers have {limit:,} bytes each: expected 64 MiB or more.")
     with dask.config.set(_DASK), ExitStack() as stack:
         for name in ("distributed", "distributed.client", "asyncio"):  # our errors say as much
             logger = logging.getLogger(name)
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(SILENT)
-        if "PYTHONSAFEPATH" not in os.environ:  # with Dask's own setting it would stay set here
+        # workers import nothing from this directory; by Dask's own setting it would stay set here
+        if "PYTHONSAFEPATH" not in os.environ:
             os.environ["PYTHONSAFEPATH"] = "1"
             stack.callback(os.environ.pop, "PYTHONSAFEPATH")
         client, cluster, where = workers, None, scheduler
@@ -81,6 +76,7 @@ def connect(
                 where = cluster = LocalCluster(
                     n_workers=number,
                     threads_per_worker=1,
+                    # who can talk to Dask runs code in it: only these processes have this key
                     security=Security.temporary(),
                     memory_limit=limit,
                     dashboard_address="127.0.0.1:0",  # None would be port 8787 of every address
@@ -96,7 +92,7 @@ def connect(
             if where is not None:
                 how = {"set_as_default": False, "direct_to_workers": cluster and True}
                 client = stack.enter_context(Client(where, timeout=timeout, **how))
-        except (OSError, ValueError, TypeError, LookupError, RuntimeError) as error:
+        except (OSError, ValueError, TypeError, LookupError, RuntimeError, ImportError) as error:
             kind = MachineError if number or isinstance(error, OSError) else SettingsError
             raise kind(
                 f"{scheduler or f'{workers} workers'}: cannot be used ({first_line(error)}). Ask "
@@ -125,11 +121,7 @@ def _check_workers(client: Any, timeout: float) -> None:
             versions = client.sync(client.run, version, "streamtron", **how)
     except TimeoutError as error:
         reason = f"no worker has answered for {timeout:g} s"
-        raise MachineError(
-            f"{reason}. Start some with dask worker, or end those that hang."
-        ) from error
+        raise MachineError(f"{reason}. Start dask worker, or end those that hang.") from error
     for worker, theirs in versions.items():
         if theirs != ours and not isinstance(theirs, OSError):  # else it died meanwhile
-            raise MachineError(
-                f"{worker} has streamtron {theirs}, this is {ours}: install the same."
-            )
+            raise MachineError(f"{worker} has streamtron {theirs}, this is {ours}. Make them one.")

@@ -82,7 +82,7 @@ def report(
     --------
     >>> import tempfile, streamtron
     >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = streamtron.generate(f"{place}/rows", rows=50, columns=9)
+    ...     _ = streamtron.generate(f"{place}/rows", rows=50, columns=80, seed=0)
     ...     _ = streamtron.fit(f"{place}/rows", model=f"{place}/model")
     ...     streamtron.report(f"{place}/model", f"{place}/page.html")
     """
@@ -135,7 +135,7 @@ def report(
             edges=EDGES.tolist(),
             known_rows=known,
             notes=notes,
-            features=[heaviest(model, each, 5 * MOST, column_names) for each in directions],
+            features=[heaviest(model, side, 5 * MOST, column_names) for side in directions],
             command=_command(name, content["settings"]),
             version=version("streamtron"),
             most=MOST,
@@ -170,9 +170,9 @@ def _measure(
     labels = map(text.label_text, model.classes[model.kind == "two classes" :])
     problems = enumerate(zip(labels, metrics.get("classes", [metrics]), strict=False))
     curve_of = evaluator.scores.curve
-    curves = {name: curve_of(k=k) for k, (name, own) in problems if own["roc_auc"] is not None}
-    found = {"metrics": metrics, "curves": curves, "residuals": evaluator.residuals}
-    return found | {"margins": margins.tolist() if one_class else None}
+    curves = {name: curve_of(k=k) for k, (name, row) in problems if row["roc_auc"] is not None}
+    measured = {"metrics": metrics, "curves": curves, "residuals": evaluator.residuals}
+    return measured | {"margins": margins.tolist() if one_class else None}
 
 
 @cache
