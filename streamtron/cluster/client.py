@@ -21,7 +21,7 @@ AHEAD = 2
 """Items, for every thread of the workers, that are computed or wait to be consumed."""
 RESTARTING, RESTARTING_OURS = 15.0, 300.0
 """Seconds to wait for a worker that may be started again, by others or here."""
-NO_WORKERS = "no workers are left, or all have used up their memory"
+NO_WORKERS = "no workers are left, or all have used up their memory. Start some"
 
 
 class Workers:
@@ -113,7 +113,9 @@ class Workers:
                 raise  # the task's own
             if timeout is not None and future.status in ("pending", "finished"):
                 raise TimeoutError from error  # Dask loses it where the time ends amid a transfer
-            raise gone(self.client, f"the scheduler is gone ({first_line(error)})") from error
+            raise gone(
+                self.client, f"the scheduler is gone ({first_line(error)}). Start it"
+            ) from error
         future.release()
         return result
 
@@ -155,13 +157,13 @@ def asked(client: Client) -> Iterator[None]:
     except TimeoutError:
         raise
     except OSError as error:
-        raise gone(client, f"the scheduler is gone ({first_line(error)})") from error
+        raise gone(client, f"the scheduler is gone ({first_line(error)}). Start it") from error
 
 
-def gone(client: Client, reason: str) -> MachineError:
+def gone(client: Client, what: str) -> MachineError:
     """Return the error that a scheduler, or all of its workers, do not answer any more."""
     address = getattr(client.scheduler, "address", "scheduler")
-    return MachineError(f"{address}: {reason}. Start it again, then the command, a fit --resume.")
+    return MachineError(f"{address}: {what}, and run the command again, a fit with --resume.")
 
 
 def first_line(error: BaseException) -> str:

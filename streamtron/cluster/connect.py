@@ -13,11 +13,12 @@ from streamtron.cluster.client import Workers, asked, first_line
 from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import SMALL, at_most, parse_json
+from streamtron.core.text import format_size
 
 if TYPE_CHECKING:
     from distributed import Client
 
-SILENT = logging.CRITICAL + 1
+LEAST_MEMORY, SILENT = 1 << 26, logging.CRITICAL + 1
 
 _DASK: dict[str, Any] = {
     # a task may carry a whole model without a warning
@@ -58,9 +59,12 @@ def connect(
     if not isinstance(workers, Client | None) and not (isinstance(workers, int) and workers >= 1):
         raise SettingsError(f"workers is {workers!r}: expected at least 1, as a whole number.")
     number = workers if isinstance(workers, int) else 0
-    limit = (machine or Machine()).memory_limit // number if number else None
-    if limit is not None and limit < 1 << 26:
-        raise MachineError(f"{workers} workers have {limit:,} bytes each: expected 64 MiB or more.")
+    memory = (machine or Machine()).memory_limit
+    limit = memory // number if number else None
+    if limit is not None and limit < LEAST_MEMORY:
+        size = f"{workers} workers would have {format_size(limit)} of memory each"
+        most = f"Ask for {max(memory // LEAST_MEMORY, 1)} at most, or give a larger --memory"
+        raise MachineError(f"{size}: expected {format_size(LEAST_MEMORY)} or more. {most}.")
     with dask.config.set(_DASK), ExitStack() as stack:
         for name in ("distributed", "distributed.client", "asyncio"):  # our errors say as much
             logger = logging.getLogger(name)

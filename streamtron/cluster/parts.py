@@ -269,7 +269,7 @@ class WorkerParts(Parts):
     def _is_there(self, home: str) -> bool:
         client = self._workers.client
         if client.status != "running":
-            raise gone(client, f"the scheduler is gone ({client.status})")
+            raise gone(client, f"the scheduler is gone ({client.status}). Start it")
         with asked(client):
             return home in client.nthreads()
 

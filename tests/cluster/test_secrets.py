@@ -91,7 +91,7 @@ def test_no_page_tells_what_our_workers_do(workers):
         ({}, SettingsError, "give one of them"),
         ({"workers": 0}, SettingsError, "expected at least 1"),
         ({"workers": 2.0}, SettingsError, r"workers is 2\.0: expected at least 1, as a whole"),
-        ({"workers": 10**6}, MachineError, "bytes each: expected 64 MiB or more"),
+        ({"workers": 10**6}, MachineError, "of memory each: expected 67.1 MB or more"),
         ({"scheduler": "no-such-file.json"}, MachineError, "cannot be used .*No such file"),
         ({"scheduler": __file__}, SettingsError, "cannot be used .*--scheduler-file"),
         ({"scheduler": "gopher://127.0.0.1:1"}, SettingsError, "unknown address scheme"),
