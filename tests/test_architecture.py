@@ -44,7 +44,6 @@ OWNERS: dict[str, set[str]] = {
     "click": {"cli"},
     "rich": {"cli"},
     "jinja2": {"runs.report_page"},
-    "markupsafe": {"runs.report_page"},
     "onnx": {"model.export"},
     "skops": {"model.export"},
 }

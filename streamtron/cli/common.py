@@ -39,21 +39,15 @@ def workers_of(
     workers: int | None,
     scheduler: str | None,
     memory: int | None,
-    worker_timeout: float | None,
     **_: Any,
 ) -> Iterator[Workers | None]:
     """Connect to the workers that ``cluster_options`` ask for; None if they ask for none."""
     if workers is None and scheduler is None:
         yield None
         return
-    from streamtron.cluster.connect import WORKER_TIMEOUT, connect
+    from streamtron.cluster.connect import connect
 
-    with connect(
-        workers,
-        scheduler,
-        machine=Machine(memory),
-        worker_timeout=WORKER_TIMEOUT if worker_timeout is None else worker_timeout,
-    ) as connected:
+    with connect(workers, scheduler, machine=Machine(memory)) as connected:
         yield connected
 
 

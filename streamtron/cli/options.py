@@ -68,7 +68,7 @@ def whole_number(least: int = 0) -> Parsed:
     return Parsed(METAVARS["whole"], read, f"{KINDS['whole'].words}, at least {least}")
 
 
-SIZE, TIME = of_kind("size"), of_kind("duration")
+SIZE = of_kind("size")
 
 LISTS = {
     "loss": "Losses, as in squared_hinge,log_loss [squared_hinge].",
@@ -172,12 +172,6 @@ cluster_options = _together(
         "or its scheduler file. They must have access to the same files; the scheduler "
         "can run code as you.",
     ),
-    click.option(
-        "--worker-timeout",
-        type=TIME,
-        help="Restart one of --workers that has not answered for this time, as in 30s, "
-        "and give its work to another [5m]. A running scheduler has its own limit.",
-    ),
 )
 """Options that say where the work is done, which never change what is computed."""
 
@@ -261,7 +255,6 @@ _GROUPS = {
         *MACHINE,
         "workers",
         "scheduler",
-        "worker_timeout",
         "log",
         "witness",
     ),

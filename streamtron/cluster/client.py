@@ -1,14 +1,11 @@
-"""Tasks on Dask workers: ``Workers`` is an ``Executor``.
-
-Queues, retries after the death of a worker and the transfer of results are Dask's own.
-"""
+"""Tasks on Dask workers, whose queues, retries and transfers are Dask's own."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,28 +18,24 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 AHEAD = 2
-"""Items that are computed, or finished and not yet consumed, for every thread of the workers."""
+"""Items, for every thread of the workers, that are computed or wait to be consumed."""
 RESTARTING, RESTARTING_OURS = 15.0, 300.0
 """Seconds to wait for a worker that may be started again, by others or here."""
-KILL_TIMEOUT = 1.0
-"""Seconds that a worker has to end in the middle of a task that was cancelled."""
+NO_WORKERS = "no workers are left, or all have used up their memory. Start some"
 
 
 class Workers:
-    """The workers of a scheduler; see ``connect``. After an error, workers started here are gone.
+    """An ``Executor`` on the workers of a scheduler; see ``connect``. If ``cluster`` was started
+    here, each of its workers may use ``memory_each`` bytes, and an error ends them."""
 
-    If ``cluster`` was started here, each of its workers may use ``memory_each`` bytes.
-    """
-
-    def __init__(self, client: Client, cluster: LocalCluster | None, limit: int | None) -> None:
-        self.client, self.memory_each, self._cluster = client, limit, cluster
+    def __init__(self, client: Client, cluster: Any = None, memory_each: int | None = None) -> None:
+        self.client, self.memory_each, self._cluster = client, memory_each, cluster
 
     @property
     def threads(self) -> int:
         """Number of tasks that can run at a time now; at least 1."""
         with asked(self.client):
-            threads: dict[str, int] = self.client.nthreads()
-        return max(sum(threads.values()), 1)
+            return max(int(sum(self.client.nthreads().values())), 1)
 
     def wait_for(self, number: int) -> None:
         """Wait for so many workers, as long as it is likely that they come."""
@@ -55,74 +48,35 @@ class Workers:
     ) -> Iterator[Result]:
         """Yield everything that ``function(item, *shared)`` yields for every item, in their order.
 
-        An item is a task, and its ``name``, if it has one, part of the task's. ``shared`` is sent
-        once. Only a few items for every worker are computed ahead, which limits the memory that
-        their results take. A task whose worker dies runs again on another one; if several die, or
-        the scheduler is gone, that is a MachineError. Of several errors the first item's is raised.
+        An item is a task, named after the item's ``name`` if it has one. ``shared`` is sent once.
         """
         name, token = function.__name__, secrets.token_hex(4)
         with self.submitting() as submit:
-            common = [
-                submit(_identity, value, key=f"{name}_shared-{token}-{place}")
-                for place, value in enumerate(shared)
-            ]
+            common = submit(lambda *values: values, *shared, key=f"{name}_shared-{token}")
             with suppress(Exception):  # any, if a worker dies; tasks prefer workers with copies
-                self.client.replicate(common)
-            pending: deque[Future] = deque()
+                self.client.replicate([common])
+            pending = deque[Any]()
             for number, item in enumerate(items):
                 if len(pending) >= AHEAD * self.threads:
-                    yield from self._first([pending.popleft()])
+                    yield from self.result(pending.popleft())
                 key = f"{name}-{token}-{number}-{getattr(item, 'name', '')}"
-                pending.append(submit(_as_list, function, item, *common, key=key))
+                pending.append(submit(_results, function, item, common, key=key))
             while pending:
-                yield from self._first([pending.popleft()])
-
-    def compute(self, calls: Sequence[Any], tell: Callable[[Any], object]) -> list[Any]:
-        """Return the results of Dask's delayed calls, in their order; ``tell`` each as it comes."""
-        with self._cancelling() as futures:
-            futures += self.client.compute([*calls])
-            left, results = [*futures], dict[str, Any]()
-            while left:
-                keys = {future.key for future in left}
-                result = self._first(left)
-                [key] = keys - {future.key for future in left}
-                results[key] = result
-                tell(result)
-            return [results[future.key] for future in futures]
-
-    def _first(self, futures: list[Future]) -> Any:
-        """Take the first task that ends out of some; return its result. MachineError: no worker."""
-        from distributed import wait
-
-        while not any(future.done() for future in futures):
-            with suppress(Exception), self.client.as_current():  # ``result`` raises it
-                wait(futures, RESTARTING, "FIRST_COMPLETED")
-                continue
-            self.wait_for(1)
-            with asked(self.client):
-                if not self.client.nthreads():
-                    raise no_workers(self.client)
-        return self.result(futures.pop([future.done() for future in futures].index(True)))
+                yield from self.result(pending.popleft())
 
     @contextmanager
     def submitting(self) -> Iterator[Callable[..., Future]]:
         """Give a function that submits tasks; they are cancelled on an error, else released."""
-        with self._cancelling() as futures:
-
-            def submit(function: Callable[..., Any], *values: Any, key: str, **how: Any) -> Future:
-                futures.append(self.client.submit(function, *values, key=key, **how))
-                return futures[-1]
-
-            yield submit
-
-    @contextmanager
-    def _cancelling(self) -> Iterator[list[Future]]:
-        """Give a list; the futures in it are cancelled on an error, else released."""
         if self.client.status != "running":
             raise MachineError("these workers are gone since an error before. Connect again.")
         futures: list[Future] = []
+
+        def submit(function: Callable[..., Any], *values: Any, **how: Any) -> Future:
+            futures.append(self.client.submit(function, *values, **how))
+            return futures[-1]
+
         try:
-            yield futures
+            yield submit
         except BaseException:
             if self._cluster is not None:  # a running task ends only with its worker
                 self._cluster.sync(_end_now, self._cluster)
@@ -137,71 +91,62 @@ class Workers:
     def result(self, future: Future, timeout: float | None = None) -> Any:
         """Return the result of a task and release it, or it would run again if its worker dies;
         TimeoutError if it is not there after ``timeout`` seconds."""
-        from distributed import KilledWorker
+        from distributed import KilledWorker, wait
 
+        while timeout is None and not future.done():
+            with suppress(Exception), self.client.as_current():  # it is raised again below
+                wait(future, RESTARTING)
+                break
+            self.wait_for(1)
+            with asked(self.client):
+                if not self.client.nthreads():
+                    raise gone(self.client, NO_WORKERS)
         try:
             result = future.result(timeout=timeout)
-        except TimeoutError:
-            raise
         except KilledWorker as error:
             raise MachineError(
                 f"{future.key}: {error.allowed_failures + 1} workers died one after the other on "
-                "this task, most likely of its memory. Give them more: fewer --workers, a larger "
-                "--memory."
+                "it, likely of its memory. Give fewer --workers, or a larger --memory."
             ) from error
         except Exception as error:
-            if future.status == "error":
+            if future.status == "error" or isinstance(error, TimeoutError):
                 raise  # the task's own
             if timeout is not None and future.status in ("pending", "finished"):
                 raise TimeoutError from error  # Dask loses it where the time ends amid a transfer
-            raise scheduler_gone(self.client, first_line(error)) from error
+            raise gone(
+                self.client, f"the scheduler is gone ({first_line(error)}). Start it"
+            ) from error
         future.release()
         return result
 
 
-def _as_list(function: Callable[..., Iterable[Result]], *values: Any) -> list[Result]:
-    return list(function(*values))
-
-
-def _identity(value: Result) -> Result:
-    return value
-
-
-def still_wanted() -> Callable[[], bool]:
-    """Return a function that tells whether the running task is not cancelled; outside of a worker
-    it always is not."""
-    from distributed import get_worker
-
-    try:
-        worker = get_worker()
-    except ValueError:
-        return lambda: True
-    key = worker.get_current_task()
-
-    def wanted() -> bool:
-        state = worker.state.tasks.get(key)
-        return state is not None and state.state != "cancelled"
-
-    return wanted
-
-
-def usable_memory() -> int | None:
-    """Return the bytes that this worker may use before Dask pauses or ends it; None = no limit."""
-    import dask
-    from distributed import get_worker
-
-    manager = get_worker().memory_manager
-    if manager.memory_limit is None:
-        return None
-    terminate = dask.config.get("distributed.worker.memory.terminate")
-    share = min(manager.memory_pause_fraction or 1.0, terminate or 1.0)
-    return int(share * manager.memory_limit)
+def _results(function: Callable[..., Iterable[Any]], item: Any, shared: Iterable[Any]) -> list[Any]:
+    return list(function(item, *shared))
 
 
 async def _end_now(cluster: LocalCluster) -> None:
     """End worker processes in the middle of their tasks, within two seconds of a signal."""
-    ends = (nanny.close(timeout=KILL_TIMEOUT) for nanny in cluster.workers.values())
+    ends = (nanny.close(timeout=1.0) for nanny in cluster.workers.values())
     await asyncio.gather(*ends, return_exceptions=True)
+
+
+def still_wanted() -> Callable[[], bool]:
+    """Return a function that tells whether the running task, if it is one, is not cancelled."""
+    from distributed import get_worker
+
+    with suppress(ValueError):  # there is no worker
+        state, key = get_worker().state, get_worker().get_current_task()
+        return lambda: getattr(state.tasks.get(key), "state", "cancelled") != "cancelled"
+    return lambda: True
+
+
+def usable_memory() -> int | None:
+    """Return the bytes that this worker may use before Dask pauses or ends it; None = no limit."""
+    from distributed import get_worker
+
+    manager = get_worker().memory_manager
+    share = manager.memory_pause_fraction or 0.95  # at which its nanny ends it
+    return manager.memory_limit and int(share * manager.memory_limit)
 
 
 @contextmanager
@@ -212,28 +157,13 @@ def asked(client: Client) -> Iterator[None]:
     except TimeoutError:
         raise
     except OSError as error:
-        raise scheduler_gone(client, first_line(error)) from error
+        raise gone(client, f"the scheduler is gone ({first_line(error)}). Start it") from error
 
 
-def no_workers(client: Client) -> MachineError:
-    """Return the error that a scheduler has no worker any more that takes tasks."""
-    return MachineError(
-        f"{address_of(client)}: no workers are left, or all have used up their memory. Start some "
-        "with dask worker, and run the command again, a fit with --resume."
-    )
-
-
-def scheduler_gone(client: Client, reason: str) -> MachineError:
-    """Return the error that a scheduler does not answer any more."""
-    return MachineError(
-        f"{address_of(client)}: the scheduler is gone ({reason}). Start it, and run the command "
-        "again, a fit with --resume."
-    )
-
-
-def address_of(client: Client) -> str:
-    """Return the address of a client's scheduler."""
-    return str(client.scheduler.address if client.scheduler else "scheduler")
+def gone(client: Client, what: str) -> MachineError:
+    """Return the error that a scheduler, or all of its workers, do not answer any more."""
+    address = getattr(client.scheduler, "address", "scheduler")
+    return MachineError(f"{address}: {what}, and run the command again, a fit with --resume.")
 
 
 def first_line(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from streamtron.cluster.client import Workers, asked, no_workers, scheduler_gone, usable_memory
+from streamtron.cluster.client import NO_WORKERS, Workers, asked, gone, usable_memory
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, trees_of
 from streamtron.core.scan_sums import ScanSums
@@ -57,7 +57,7 @@ _open = threading.Lock()
 def parts_on(workers: Workers | Client) -> OpenParts:
     """Return what opens the parts of a fit on these workers, or those of an open Dask client."""
     if not isinstance(workers, Workers):
-        workers = Workers(workers, None, None)
+        workers = Workers(workers)
 
     @contextmanager
     def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
@@ -111,7 +111,7 @@ class WorkerParts(Parts):
             workers = client.scheduler_info()["workers"]
         addresses = sorted(home for home, how in workers.items() if how["status"] == "running")
         if not addresses:
-            raise no_workers(client)
+            raise gone(client, NO_WORKERS)
         idle = [address for address in addresses if address not in self._homes] or addresses
         for place, number in enumerate(numbers):
             self._homes[number] = idle[place * len(idle) // len(numbers)]
@@ -269,7 +269,7 @@ class WorkerParts(Parts):
     def _is_there(self, home: str) -> bool:
         client = self._workers.client
         if client.status != "running":
-            raise scheduler_gone(client, client.status)
+            raise gone(client, f"the scheduler is gone ({client.status}). Start it")
         with asked(client):
             return home in client.nthreads()
 

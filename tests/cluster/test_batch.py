@@ -1,10 +1,8 @@
 """Batch jobs: what a file may say, what runs and what does not, and what survives a kill."""
 
 import json
-import shutil
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from streamtron.cli import main
 from streamtron.cli.batch import load_jobs
 from streamtron.cluster import batch as batches
-from streamtron.cluster.batch import Job, Status, exit_code, run_batch
+from streamtron.cluster.batch import Job, Status, run_batch
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.writers.corpus import generate
 from tests.helpers.models import refused
@@ -32,24 +30,26 @@ TABLE = job("table", "convert held-out -o table --overwrite")
 TRAIN = job("train", "fit train --model model --C 0.5")
 SCORE = job("score", "predict model held-out/*.svm -o new.tsv")
 ALL = MAKE + HOLD + TABLE + TRAIN + SCORE
+LONG = job("long", "generate long --rows 30000000")
+SHORT = LONG.replace("30000000", "9 --columns 9")
 
 
 def load(directory: Path, text: str) -> list[Job]:
     (directory / "night.toml").write_text(text)
-    return load_jobs(str(directory / "night.toml"), main.streamtron.commands)
+    return load_jobs(str(directory / "night.toml"), main.streamtron)
 
 
 def in_process(job: Job, words: list[str]) -> tuple[int | None, str]:
     """Execute a job without a process, for tests that are not about them."""
-    code, _, said = here(Path(job.directory), *words)
+    code, _, said = here(Path(job.logs).parent, *words)
     return code, said.strip().rpartition("\n")[2] if code else ""
 
 
-def run(directory: Path, text: str, execute: Any = in_process, **how: Any) -> dict[str, Status]:
+def run(directory: Path, text: str, execute: Any = in_process, **how: Any) -> list[Status]:
     """Every job's status after one call."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "execute", execute)
-        return {one.name: one for one in run_batch(load(directory, text), **how)}
+        return list(run_batch(load(directory, text), **how))
 
 
 def started(directory: Path, text: str, **how: Any) -> list[str]:
@@ -70,20 +70,18 @@ def states(directory: Path) -> dict[str, str]:
 
 
 def test_a_job_comes_after_those_above_it_whose_files_it_shares_and_those_it_names(tmp_path):
-    text = ALL + job("prove", "certify model.run") + job("say", "cache info", after=["make"])
-    text = text.replace("cache info", "inspect elsewhere")
+    text = ALL + job("prove", "certify model.run") + job("say", "inspect x", after=["make"])
     text += job("add", "update model.run late") + job("again", "evaluate model held-out")
-    after = {one.name: one.after for one in load(tmp_path, text)}
-    assert after == {
-        "make": (),
-        "hold": (),
-        "table": ("hold",),
-        "train": ("make",),
-        "score": ("hold", "train"),
-        "prove": ("train",),
-        "say": ("make",),
-        "add": ("train", "score", "prove"),
-        "again": ("hold", "train", "add"),
+    assert {one.name: one.after for one in load(tmp_path, text)} == {
+        "make": [],
+        "hold": [],
+        "table": ["hold"],
+        "train": ["make"],
+        "score": ["hold", "train"],
+        "prove": ["train"],
+        "say": ["make"],
+        "add": ["train", "score", "prove"],
+        "again": ["hold", "train", "add"],
     }
 
 
@@ -95,23 +93,19 @@ def test_a_job_comes_after_those_above_it_whose_files_it_shares_and_those_it_nam
         (MAKE + "[settings]\nC=1\n", "expected [[job]] tables"),
         (MAKE + MAKE, "number 2: 'make': expected a new name"),
         (job("../a", "fit a --model m"), "'../a': expected a new name"),
-        ("[[job]]\nname='a'\n", "expected name, command"),
         (job("a", "fit a --model m", shards="a"), "expected name, command and no other key"),
         (job("a", "batch a.toml"), "expected a command of streamtron, found 'batch a.toml'"),
-        (job("a", "rm -r x"), "expected a command of streamtron"),
         (job("a", "fit 'a"), "No closing quotation"),
         (job("a", "fit a --Cc 1 --model m"), "No such option"),
-        (job("a", "fit a --C x --model m"), "expected a number|wanted a number"),
         (job("a", "fit a"), "Missing option '--model'"),
         (job("a", "fit - --model m"), "no standard input"),
         (job("a", "fit a --model m", after=["b"]), "after names 'b', which is no job above it"),
         (job("a", "fit a --model m", after=3), "after is 3, expected a list"),
-        (job("a", "fit a --model m", accept_uncertified=4), "accept_uncertified is 4"),
     ],
 )
 def test_a_file_is_refused_before_anything_runs(tmp_path, text, sentence):
     message = refused(lambda: load(tmp_path, text), SettingsError)
-    assert any(part in message for part in sentence.split("|"))
+    assert sentence in message
     assert message.startswith(str(tmp_path / "night.toml"))
 
 
@@ -128,11 +122,8 @@ def test_a_batch_runs_once_imports_nothing_that_lies_beside_it_and_shows_status(
     assert said.endswith("night.toml: 2 of 2 jobs done\n")
     assert not (tmp_path / "imported").exists()
     assert "100 rows" in (tmp_path / "night.logs" / "table.out").read_text()
-    written = (tmp_path / "table" / "part-00000.parquet").stat().st_mtime_ns
-    assert main._run(command) == 0
-    assert main._run([*command, "--status"]) == 0
+    assert main._run(command) == main._run([*command, "--status"]) == 0
     assert capfd.readouterr().out == 2 * said
-    assert (tmp_path / "table" / "part-00000.parquet").stat().st_mtime_ns == written
 
 
 def test_a_job_that_fails_gives_the_exit_code_and_those_after_it_are_skipped(tmp_path, capfd):
@@ -149,24 +140,19 @@ def test_a_job_that_fails_gives_the_exit_code_and_those_after_it_are_skipped(tmp
         assert "0 of 2 jobs done" in err
     (tmp_path / "held-out" / "a.svm").write_text("1 1:1\n")
     assert started(tmp_path, text) == ["table", "last"]
-    assert exit_code([Status("a", "fit", "failed", -9)]) == MachineError.exit_code
 
 
 def test_a_job_and_those_after_it_run_again_if_its_command_inputs_or_outputs_changed(tmp_path):
-    assert sorted(started(tmp_path, ALL)) == ["hold", "make", "score", "table", "train"]
+    assert started(tmp_path, ALL) == ["make", "hold", "table", "train", "score"]
     assert started(tmp_path, ALL) == []
-    assert started(tmp_path, ALL.replace("--C 0.5", "--C 0.6")) == ["train", "score"]
+    other = ALL.replace("--C 0.5", "--C 0.6")
+    assert started(tmp_path, other) == ["train", "score"]
     (tmp_path / "new.tsv").unlink()
-    assert started(tmp_path, ALL.replace("--C 0.5", "--C 0.6")) == ["score"]
-    assert started(tmp_path, ALL) == ["train", "score"]
+    assert started(tmp_path, other) == ["score"]
     with (tmp_path / "held-out" / "part-00000.svm").open("a") as shard:
         shard.write("1 1:1\n")
-    assert sorted(started(tmp_path, ALL)) == ["score", "table"]
-    (tmp_path / "held-out" / "_ignored").touch()
-    assert started(tmp_path, ALL) == []
-    shutil.rmtree(tmp_path / "held-out")
-    assert sorted(started(tmp_path, ALL)) == ["hold", "score", "table"]
-    assert len(started(tmp_path, ALL, again=True)) == 5
+    assert started(tmp_path, other) == ["table", "score"]
+    assert len(started(tmp_path, other, again=True)) == 5
     assert set(states(tmp_path).values()) == {"done"}
 
 
@@ -175,6 +161,8 @@ def test_a_fit_that_was_cut_off_resumes_and_begins_anew_where_its_shards_have_ch
     given: list[list[str]] = []
 
     def cut_off(job: Job, words: list[str]) -> tuple[int | None, str]:
+        with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
+            run(tmp_path, TRAIN)
         given.append(words)
         raise KeyboardInterrupt
 
@@ -195,8 +183,6 @@ def test_jobs_that_change_a_run_are_done_once(tmp_path):
     assert started(tmp_path, text) == ["fit", "add", "take"]
     assert started(tmp_path, text) == []
     assert started(tmp_path, text, again=True) == ["fit", "add", "take"]
-    manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
-    assert [shard["name"] for shard in manifest["shards"]] == ["part-00001.svm"]
 
 
 @pytest.mark.parametrize(("accept", "last"), [(True, "done"), (False, "skipped")])
@@ -204,26 +190,14 @@ def test_jobs_after_a_fit_that_stopped_early_run_only_if_that_is_accepted(tmp_pa
     generate(str(tmp_path / "train"), rows=400, columns=200, seed=0)
     how = "fit train --model m --stage 1 --max-epochs 1"
     text = job("a", how, accept_uncertified=accept) + job("see", "inspect m")
-    statuses = run(tmp_path, text)
-    assert statuses["a"].exit_code == 4
-    assert "the tolerance was certified" in statuses["a"].sentence
-    assert statuses["see"].state == last
-
-
-def test_a_batch_that_runs_is_not_run_by_another_process(tmp_path):
-    def meanwhile(job: Job, _: list[str]) -> tuple[int | None, str]:
-        with pytest.raises(MachineError, match=r"night\.logs: in use by process \d+"):
-            run(tmp_path, MAKE)
-        return 0, ""
-
-    run(tmp_path, MAKE, meanwhile)
-
-
-LONG = job("long", "generate long --rows 30000000")
+    fitted, seen = run(tmp_path, text)
+    assert fitted.exit_code == 4
+    assert "the tolerance was certified" in fitted.sentence
+    assert seen.state == last
 
 
 @pytest.fixture
-def under_way(tmp_path):
+def under_way(tmp_path) -> Iterator[Process]:
     """A batch whose second job, which takes minutes, has begun to write."""
     assert started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
@@ -233,60 +207,32 @@ def under_way(tmp_path):
     process.kill()
 
 
-def test_a_signal_ends_the_running_job_and_the_status_says_so(under_way, tmp_path):
-    under_way.send_signal(signal.SIGTERM)
-    ended = under_way.end()
-    assert (ended.returncode, "SIGTERM" in ended.stderr) == (128 + signal.SIGTERM, True)
-    assert states(tmp_path) == {"make": "done", "long": "stopped"}
-    assert not (tmp_path / "long").exists()
-
-
-def test_a_killed_batch_leaves_no_job_behind_and_finishes_when_called_again(under_way, tmp_path):
-    under_way.kill()
-    assert under_way.end().returncode == -signal.SIGKILL
-    assert states(tmp_path) == {"make": "done", "long": "running"}
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_batch_that_is_ended_leaves_no_job_behind_and_finishes_when_called_again(
+    under_way, tmp_path, number
+):
+    under_way.send_signal(number)
+    assert under_way.end().returncode == (143 if number == signal.SIGTERM else -number)
+    state = "stopped" if number == signal.SIGTERM else "running"
+    assert states(tmp_path) == {"make": "done", "long": state}
     until(lambda: not any(tmp_path.glob(".long-*")))  # the job has seen that it is alone
-    assert started(tmp_path, MAKE + LONG.replace("30000000", "30")) == ["long"]
+    assert started(tmp_path, MAKE + SHORT) == ["long"]
     assert states(tmp_path) == {"make": "done", "long": "done"}
-
-
-@pytest.mark.parametrize(
-    ("deaf", "number"),
-    [
-        ("", signal.SIGTERM),
-        pytest.param(
-            "signal.signal(signal.SIGTERM, signal.SIG_IGN); ",
-            signal.SIGKILL,
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_job_whose_parent_has_died_ends_though_it_may_not_obey_sigterm(deaf, number):
-    child = f"import signal; from streamtron.cluster.batch import follow_parent; {deaf}"
-    child += "follow_parent()\nwhile True: signal.pause()"
-    process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE)
-    process.stdin.close()
-    assert process.wait() == -number
 
 
 def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path, workers, guest):
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir()
     many.mkdir()
-    text = MAKE + LONG.replace("30000000", "9 --columns 9") + job("last", "inspect long")
-    alone = run(one, text)
-    together = {status.name: status for status in run_batch(load(many, text), workers)}
-    assert [status.state for status in together.values()] == ["done", "failed", "skipped"]
-    for name, status in alone.items():
-        for part in ("state", "exit_code", "sentence"):
-            assert getattr(together[name], part) == getattr(status, part)
+    text = MAKE + SHORT + job("last", "inspect long")
+    alone, together = run(one, text), list(run_batch(load(many, text), workers))
+    assert [status.state for status in together] == ["done", "failed", "skipped"]
+    assert [status[:5] for status in together] == [status[:5] for status in alone]
     shard = Path("train") / "part-00000.svm"
     assert (many / shard).read_bytes() == (one / shard).read_bytes()
-
-    def stop_when_one_is_done(status: Status) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_batch(load(many, LONG + MAKE), guest, again=True, tell=stop_when_one_is_done)
+    statuses = run_batch(load(many, MAKE + LONG), guest, again=True)
+    assert next(statuses).state == "done"
+    until(lambda: states(many)["long"] == "running")
+    statuses.close()
     until(lambda: states(many)["long"] == "stopped")
     assert not [*(many / "long").glob("*")]

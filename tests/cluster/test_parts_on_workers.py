@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from distributed import Status
@@ -244,7 +245,8 @@ def test_sparse_models_and_many_classes_survive_a_kill_to_the_bit(place, workers
 @pytest.mark.parametrize("active_set", [ALL], indirect=True)
 def test_a_worker_that_is_stopped_in_a_round_is_given_up_after_the_timeout(place, alone, tmp_path):
     mark = tmp_path / "stopped"
-    with connect(2, worker_timeout=12.0) as workers:
+    soon = {"distributed.scheduler.worker-ttl": "12 s"}
+    with dask.config.set(soon), connect(2) as workers:
         stopping = disturbed(workers, Killing, at=3, mark=mark, number=signal.SIGSTOP)
         found = trained(place, tmp_path / "m", stopping)
     assert mark.exists()
