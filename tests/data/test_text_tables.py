@@ -106,8 +106,8 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
         ("a.csv", "y,f1\n1,2\n2,\n", "row 2: null in column 'f1'"),
         ("a.csv", f"y,f1\n{LONG}1,{2**53}\n", "from row .* on: a number of 2⁵³ or more in column"),
         ("a.csv", f"label,{WIDE}\n{'1,' * 300_000}1\n", "line 1: 1.*columns; .* libsvm text, or"),
-        ("a.csv", "y,f1\n1,2\n0,café\n", NOT_UTF_8),
-        ("a.csv", f"y,f1\n{LONG}0,café\n", "behind|row"),
+        ("a.csv", "y,f1\n1,2\n0,café\n", f"from line 1 on: .*{NOT_UTF_8}"),
+        ("a.csv", f"y,f1\n{LONG}0,café\n", f"row {MANY + 1}: .*invalid value"),
         ("a.jsonl", '[{"y": 1}]', "a JSON array, where an object a line is expected"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1, "f1"', "row 2: not a file of JSON lines"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1}\n', "row 2: null in column 'f1'"),
@@ -161,12 +161,8 @@ def test_json_is_not_nested_without_bound(before, tmp_path):
 @given(st.lists(st.sampled_from(["[", "]", "{", '"', "\\", "a"]), max_size=12), st.integers(0, 70))
 def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
-    for cut in (0, len(text) // 2):
-        state, places = np.zeros(3, np.int64), []
-        for piece in (text[:cut], text[cut:]):
-            array = np.frombuffer(piece, np.uint8)
-            places.append(text_kernels.too_deep(array, 64, state) < len(piece))
-        assert any(places) == (depth > 63)
+    found = text_kernels.too_deep(np.frombuffer(text, np.uint8), 64) < len(text)
+    assert found == (depth > 63)
 
 
 VW = """\
