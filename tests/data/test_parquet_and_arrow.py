@@ -262,16 +262,11 @@ def test_what_pyarrow_cannot_read_is_not_called_damaged(tmp_path):
         (
             {"indices": None, "index": [0, 1]},
             {},  # pandas' own index is no list
-            "no column for the features, looked for a list or a map called 'features', "
-            "'indices', 'index', 'columns', 'feature_indices', 'features_indices', "
-            "'tokens', 'words', "
-            "'terms', 'embedding', 'embeddings', and not all columns are numbers. Name it with "
-            "--features NAME, or columns of numbers with --features NAME,NAME,… "
-            "(columns there: values list<element: float>, label int64, index int64). "
-            "Columns of any "
-            "kinds become features by --columns 'values:vector' --columns "
-            "'index:number', documents "
-            "by --text NAME; streamtron inspect rows.parquet says what each is good for.",
+            "'terms', 'embedding', 'embeddings', or columns that are all numbers. Name it with "
+            "--features NAME (columns there: values list<element: float>, label int64, index "
+            "int64). Columns of any kinds become features by --columns 'values:vector' --columns "
+            "'index:number', documents by --text NAME; streamtron inspect rows.parquet says what "
+            "each is good for.",
         ),
         *(
             ({"values": None, name: column}, {}, "Name it with --values NAME, or say")
