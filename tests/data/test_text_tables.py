@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -82,6 +83,8 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(rows):
 MANY = 300_000
 """Rows of more than a batch."""
 LONG = "1,2\n" * MANY
+NUMBERED = "".join(f"{7 * k},1\n" for k in range(101))
+DATED = "".join(f"2024-{k},1\n" for k in range(200))
 WIDE = ",".join(map("f{}".format, range(300_000)))
 OBJECT = '{"y": 1, "f1": 2}\n'
 NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
@@ -91,6 +94,14 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
     ("name", "text", "message"),
     [
         ("a.csv", "a;b\n1,5;2\n", "row 1: not a CSV table .*Expected 1 columns, got 2: 1,5;2"),
+        ("a.csv", "1,2,3\n2,3,4\n", "line 1: numbers .* where the names of the columns are"),
+        ("a.csv", "y\tf0\n1\t2\n2\t1\n", r"no column for the labels, .*there: y\tf0 string"),
+        ("a.tsv", "y,f0\n1,2\n2,1\n", "no column for the labels, .*there: y,f0 string"),
+        ("a.csv", "y,f0\nyes,1\nno,2\n Yes,3\n", "row 3: label ' Yes', which differs from 'yes'"),
+        ("a.csv", "y,f0\n3,1\n6.5,2\n9,3\n", "row 3: a third label 9.0 .* squared_error"),
+        ("a.csv", f"y,f0\n{NUMBERED}", "row 101: label number 101, .* --multiclass if .* squared_"),
+        ("a.csv", f"y,f0\n{DATED}", "row 182: label number 182, '2024-181', .* by --label"),
+        ("a.csv", f"y,f0\n{LONG}1,2\r-1,b\n", f"row {MANY + 2}: not a CSV table .*In column 'f0'"),
         ("a.csv", "label,text\n1,a\n2,b\n", "features by --columns 'text:category', documents by"),
         ("a.csv", "y,f1\n1,2\n\ny,f1\n2,3\n", "f1 string"),
         ("a.csv", f"y,f1\n{LONG}2,abc\n", f"row {MANY + 1}: not a CSV table .*'f1': .*'abc'"),
@@ -125,10 +136,16 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
         ("a.vw", "1 |f a\n|f a\n", "null in column 'label'"),
     ],
 )
-def test_what_is_wrong_in_text_is_refused_with_its_place(name, text, message, tmp_path):
+def test_what_is_wrong_in_text_is_refused_with_its_place_and_leaves_no_model(
+    name, text, message, tmp_path
+):
     (tmp_path / name).write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError, match=rf"a\.(csv|jsonl|vw).*{message}"):
-        fit(tmp_path / name, **({"hash_bits": 4} if name == "a.vw" else {}))
+    hashing = {"hash_bits": 4} if name == "a.vw" else {}
+    with pytest.raises(DataError, match=rf"(?s)^{re.escape(name)}.*{message}"):
+        fit(tmp_path / name, model=tmp_path / "m", **hashing)
+    assert not (tmp_path / "m").exists()
+    run = tmp_path / "m.run"
+    assert not run.exists() or [path.name for path in run.iterdir()] == ["cache"]
 
 
 def test_no_category_is_rounded(tmp_path):
