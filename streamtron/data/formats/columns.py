@@ -287,8 +287,8 @@ class _Table(NamedTuple):
                 self.refuse("type", field, advice=self.advice([field]))
             expected = expected or layout
             if layout != expected:
-                words = {"layout": LAYOUTS[layout].words, "expected": LAYOUTS[expected].words}
-                self.refuse("layout", field, **words)
+                one, other = LAYOUTS[layout].words, LAYOUTS[expected].words
+                self.refuse("layout", field, layout=one, expected=other)
         assert expected is not None
         return expected
 
@@ -318,16 +318,16 @@ class _Table(NamedTuple):
     def check_settings(self, columns: Columns) -> None:
         """Refuse settings that do not suit the layout."""
         reading, layout = self.reading, columns.layout
-        words = {"column": columns.features[0], "layout": LAYOUTS[layout].words}
+        column, words = columns.features[0], LAYOUTS[layout].words
         if columns.have_names and reading.names is None:
-            self.refuse("names", **words)
+            self.refuse("names", column, layout=words)
         for is_given, fits, setting in (
             (reading.names, columns.have_names, "--hash-bits or --vocabulary"),
             (reading.values_column, layout.startswith("lists"), "--values"),
             (reading.table_base, layout in ("lists", "pairs", "map"), "--index-base 1"),
         ):
             if is_given and not fits:
-                self.refuse("unsuited", **words, setting=setting)
+                self.refuse("unsuited", column, layout=words, setting=setting)
 
     def check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
         """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
