@@ -150,8 +150,8 @@ def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
             raise
         import fsspec
 
-        other, base = fsspec.url_to_fs(root)
-        filesystem = fs.PyFileSystem(fs.FSSpecHandler(other))
+        opened, base = fsspec.url_to_fs(root)
+        filesystem = fs.PyFileSystem(fs.FSSpecHandler(opened))
     return filesystem, base.rstrip("/")
 
 

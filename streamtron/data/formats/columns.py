@@ -172,7 +172,8 @@ class _Table(NamedTuple):
     def refuse(self, why: str, column: Any = "", role: Role = "features", **facts: Any) -> NoReturn:
         """Raise what ``REFUSALS`` says about a column, a field or several names."""
         shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
-        more = len(self.schema) - MANY
+        hidden = len(self.schema) - MANY
+        shown += [f"… {hidden} more"] if hidden > 0 else []
         settled = self.reading.settled
         known: dict[str, Any] = {
             "column": column.name if isinstance(column, pa.Field) else column,
@@ -180,7 +181,7 @@ class _Table(NamedTuple):
             "role": role,
             "words": ROLES[role].words,
             "types": ROLES[role].types,
-            "there": f"columns there: {', '.join(shown)}{f', … {more} more' if more > 0 else ''}",
+            "there": f"columns there: {', '.join(shown)}",
             "by": settled.by if settled else "the first shard",
             "advice": "",
         }
@@ -209,9 +210,9 @@ class _Table(NamedTuple):
         several, usual = self.reading.multilabel, ROLES[role].names if named is None else (named,)
         named_so = [field for field in self.schema if field.name in usual]
         fitting = [field for field in named_so if self.fits(role, field.type, several)]
-        found = fitting if named is None else named_so
-        if len(found) > 1:
-            self.refuse_several(role, [field.name for field in found])
+        candidates = fitting if named is None else named_so
+        if len(candidates) > 1:
+            self.refuse_several(role, [field.name for field in candidates])
         for field in () if fitting else named_so:
             if role == "label" and self.fits(role, field.type, several=True):
                 if named is not None or needed:
@@ -219,15 +220,15 @@ class _Table(NamedTuple):
             elif named is not None:
                 advice = self.advice([field]) if role == "features" else ""
                 self.refuse("type", field, role, advice=advice)
-        if not found and needed:
+        if not candidates and needed:
             self.refuse("absent", role=role, usual=", ".join(map(repr, usual)))
-        return found[0].name if found else None
+        return candidates[0].name if candidates else None
 
     def refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
         """Refuse several columns that could be the one of a role."""
         listed = " and ".join(map(repr, columns))
-        one = f"{len(columns)} columns {columns[0]!r}"
-        self.refuse("ambiguous", one if len({*columns}) == 1 else listed, role)
+        repeated = f"{len(columns)} columns {columns[0]!r}"
+        self.refuse("ambiguous", repeated if len({*columns}) == 1 else listed, role)
 
     def features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the column of the features or, in the layout ``columns``, one a feature."""
@@ -287,8 +288,8 @@ class _Table(NamedTuple):
                 self.refuse("type", field, advice=self.advice([field]))
             expected = expected or layout
             if layout != expected:
-                one, other = LAYOUTS[layout].words, LAYOUTS[expected].words
-                self.refuse("layout", field, layout=one, expected=other)
+                words = LAYOUTS[layout].words
+                self.refuse("layout", field, layout=words, expected=LAYOUTS[expected].words)
         assert expected is not None
         return expected
 

@@ -26,9 +26,9 @@ def complaint(
     token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
     junk = _JUNK.search(token) if kind != text_kernels.BAD_END else re.match(b"(?s).", text[at:])
     word = shown(token) or "missing"
-    if other := _OTHER_TEXT.get(token[:1]):
-        what = f"{word} is not in libsvm text. If this is {other[0]}"
-        return f"{what}, give the file a name that ends in {other[1]}."
+    if format_ := _OTHER_TEXT.get(token[:1]):
+        what = f"{word} is not in libsvm text. If this is {format_[0]}"
+        return f"{what}, give the file a name that ends in {format_[1]}."
     elif junk and junk[0] == b"\r":
         return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."
     elif junk:

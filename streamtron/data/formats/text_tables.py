@@ -209,13 +209,12 @@ class CsvReader(TextTableReader):
                 strings_can_be_null=True,
             ),
         )
-        found = table.schema.names
-        if names is schema is None and all(
-            NUMBER.fullmatch(name.strip().encode()) for name in found
-        ):
+        names_first = schema is None and names is None
+        header = [name.strip().encode() for name in table.schema.names]
+        if names_first and all(map(NUMBER.fullmatch, header)):
             raise DataError(
-                f"{self.name}, line 1: numbers ({', '.join(found[:5])}) where the names of the "
-                "columns are expected. Add a line with their names."
+                f"{self.name}, line 1: numbers ({', '.join(table.schema.names[:5])}) where the "
+                "names of the columns are expected. Add a line with their names."
             )
         if schema is None and pa.binary() in table.schema.types:
             raise pa.ArrowInvalid("invalid UTF8 data")
@@ -238,7 +237,7 @@ class CsvReader(TextTableReader):
                 f"{self.name}, line {cut.line_of(quote)}: a quote within a field, or one that is "
                 'not closed. Quote a field that holds quotes, and double them: "12"" pipe".'
             )
-        if last and text and not text.endswith(b"\n"):
+        if last and text and not text.endswith((b"\n", b"\r")):
             self.note_end("the last line ends without a newline")
         return len(text) if last else int(end)
 
