@@ -335,15 +335,14 @@ def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch):
         next(parts)
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow"])
 def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a_byte_is_fetched(
-    format_, s3, tmp_path, monkeypatch
+    s3, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 13)
     table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
     requests = {}
     for number in range(2):
-        path = write_table(tmp_path / f"{number}.{format_}", table.slice(number), 1_000)
+        path = write_table(tmp_path / f"{number}.parquet", table.slice(number), 1_000)
         s3.put(path.name, path.read_bytes())
         requests[f"GET /{s3.root}/{path.name}"] = -(-path.stat().st_size // (1 << 13))
     assert min(requests.values()) >= 5
@@ -363,7 +362,7 @@ def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a
         source.chunks()
         s3.server.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
-        with pytest.raises(MachineError, match=rf"{s3.uri('0')}\.{format_}: no copy of it"):
+        with pytest.raises(MachineError, match=rf"{s3.uri('0')}\.parquet: no copy of it"):
             chunks_of(source)
     assert not gets(s3)
 
@@ -486,6 +485,10 @@ def test_what_is_not_in_a_store_is_a_sentence_with_the_uri(store):
     for uri in (store.uri("no/a.svm"), store.server.uri("no-such-bucket/t")):
         with pytest.raises(DataError, match=rf"^{re.escape(uri)}: no such file or directory"):
             find_shards([uri])
+        with pytest.raises(MachineError, match=rf"^{re.escape(uri)}: cannot be read"):
+            storage.stamp(uri)
+    with pytest.raises(MachineError, match="cannot be read"):
+        storage.open_arrow(store.uri("no"))
 
 
 def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
@@ -561,11 +564,3 @@ def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, tmp_path, monkey
             f"{uri}: cannot be read (the server does not answer). "
             "Check the network and the endpoint, and run again."
         )
-
-
-def test_a_file_that_is_not_there_fails_as_it_is_opened(s3):
-    with pytest.raises(FileNotFoundError):
-        storage.open_arrow("/no/such/file")
-    for action in (storage.open_arrow, storage.stamp):
-        message = refused(lambda action=action: action(s3.uri("no")), MachineError)
-        assert message.startswith(f"{s3.uri('no')}: cannot be read (it is not there")
