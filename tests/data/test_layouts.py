@@ -186,11 +186,7 @@ BY = "--features NAME (columns there: values list<item: double>, index int64). C
 @pytest.mark.parametrize(
     ("schema", "reading", "sentence"),
     [
-        (
-            {"f0": NUMBER, "name": TEXT},
-            {},
-            "no column for the features, looked for a list or a map",
-        ),
+        ({"f0": NUMBER, "name": TEXT}, {}, "no column for the features, looked for a list"),
         ({"f0": NUMBER, "scores": MAP}, {}, "no column for the features, looked for a list or a"),
         ({"features": pa.list_(STRANGE)}, {}, "no column for the features"),
         ({"features": pa.list_(pa.bool_())}, {}, "no column for the features"),
@@ -208,19 +204,11 @@ BY = "--features NAME (columns there: values list<item: double>, index int64). C
         ({"tokens": NAMED_LIST}, {}, "give --hash-bits N or --vocabulary FILE"),
         ({"features": MAP}, {"names": Hashing(8)}, "no place for --hash-bits or --vocabulary"),
         ({"features": NUMBERS}, {"index_base": 1}, "no place for --index-base 1"),
-        (
-            {"features": MAP, "v": NUMBERS},
-            {"values_column": "v"},
-            "no place for --values. Leave it",
-        ),
+        ({"features": MAP, "v": NUMBERS}, {"values_column": "v"}, "no place for --values."),
         (TWICE, {}, "2 columns 'f0' could all be the features"),
         (TWICE, {"features": ("f0",)}, "2 columns 'f0' could all be the features"),
         (TWICE, {"label_column": "f0"}, "2 columns 'f0' could all be the labels"),
-        (
-            {"indices": INTEGERS},
-            {"labels": "required"},
-            "Name it with --label NAME (columns there:",
-        ),
+        ({"indices": INTEGERS}, {"labels": "required"}, "Name it with --label NAME"),
         (LISTED | {"y": NUMBER}, {}, "'label' and 'y' could all be the labels. Say which with"),
         (LISTED | {"tfidf": NUMBERS}, {}, "Name it with --values NAME, or say"),
         (LISTED | {"values": NUMBER}, {}, "Name it with --values NAME, or say"),
@@ -249,11 +237,7 @@ TWO = numbers("f0", "f1", "target")
         (LISTED, LISTED | {"values": NUMBERS}, "'values' may hold the values of the features, and"),
         (LISTED, LISTED | {"weights_of_words": NUMBERS}, "'weights_of_words' may hold"),
         (LISTED, LISTED | {"tokens": INTEGERS}, "'tokens' would be features too"),
-        (
-            LISTED,
-            LISTED | {"indices": MAP},
-            "and the features are lists of column numbers in 1st. ",
-        ),
+        (LISTED, LISTED | {"indices": MAP}, "the features are lists of column numbers in 1st."),
         (TWO, TWO | numbers(*map("f{}".format, range(2, 30))), "'f5', 'f6', … 23 more would be"),
         (TWO, TWO | numbers("age"), "'age' would be features too, and 1st has none of that name."),
         (TWO, TWO | numbers("y"), "'y' would be features too"),  # a usual name, once settled
