@@ -1,10 +1,10 @@
 """Read files by path or URI: local files, and objects in stores.
 
-A URI is ``scheme://root/key?options``: ``s3``, ``gs``, ``hdfs`` and ``abfs`` are opened by
-``pyarrow.fs``, ``file`` is a local path, other schemes go to fsspec if it is installed. Endpoint
-and credentials come from the environment variables of the store's own tools or, without secrets,
-from the options of ``pyarrow.fs`` (``?endpoint_override=…&scheme=http&region=…``). A key is written
-as in any URI: ``%20`` is a space. Retries are the library's own.
+A URI is ``scheme://root/key?options``. ``file`` is a local path; ``pyarrow.fs`` opens what it
+knows, such as ``s3``, ``gs``, ``abfs`` and ``hdfs``, and fsspec the rest. Endpoint and credentials
+come from the environment variables of the store's own tools or, without secrets, from the options
+of ``pyarrow.fs`` (``?endpoint_override=…&scheme=http&region=…``). A key is written as in any URI:
+``%20`` is a space. Retries are the library's own.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ token can be had; ``retry_limit_seconds`` in a URI sets another limit."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|password|token|key|sig)[^=&]*)=", re.IGNORECASE)
-_GOOGLE = ("gs", "gcs")
-_BUCKETS = ("s3", *_GOOGLE)
-_ARROW = (*_BUCKETS, "hdfs", "viewfs", "abfs", "abfss")
+_GOOGLE = ("gs:", "gcs:")
 
 
 class Stamp(NamedTuple):
     """Size and time of the last change of a file, which tell whether it was replaced.
 
     Times of stores are cut to seconds, since a store may tell fractions only sometimes. Changes
-    within a second are told apart by the tag: S3's ETag, and the version where it keeps several.
+    within a second are told apart by the tag: S3's ETag, and the version where it keeps several, or
+    fsspec's key of the file as it is.
     """
 
     size: int
@@ -121,50 +120,39 @@ def place(uri: str) -> Place:
     match = _URI.match(uri)
     assert match is not None, uri
     root, options = f"{match[1].lower()}://{match[2]}", match[4] or ""
-    _refuse_secrets(root, options)
-    if root.endswith("//") and root.startswith(_BUCKETS):
-        raise DataError(f"{uri}: no bucket. Write {root}bucket/key.")
+    user, at, where = match[2].rpartition("@")
+    named = _SECRET.search(options)
+    if (at and ":" in user) or named:  # URIs are written to manifests and messages
+        raise DataError(
+            f"{match[1]}://{where}: a secret in the URI{f' ({named[1]})' if named else ''}. Give "
+            "it in the environment (AWS_SECRET_ACCESS_KEY and the like), where no file keeps it."
+        )
     with store_errors(uri):
         try:
             filesystem, base = _connected(root, options)
-        except ImportError as error:
-            raise MachineError(
-                f"{uri}: {_reason(error)}. Install what fsspec needs for {root.partition(':')[0]}, "
-                "or copy the shards to a local disk."
-            ) from error
-        except ValueError as error:
-            raise DataError(
-                f"{uri}: {_reason(error)}. Wanted is a URI of {', '.join(('file', *_ARROW))} or of "
-                "a scheme that fsspec knows."
-            ) from error
+        except ValueError as error:  # pyarrow's and fsspec's
+            known = "Expected a URI of file, s3, gs, hdfs, abfs or a scheme that fsspec knows"
+            raise DataError(f"{uri}: {_reason(error)}. {known}.") from error
     return Place(root, unquote(match[3]).strip("/"), options, filesystem, base)
-
-
-def _refuse_secrets(root: str, options: str) -> None:
-    """Refuse a URI with a secret: URIs are written to manifests and messages."""
-    scheme, _, authority = root.partition("://")
-    user, at, where = authority.rpartition("@")
-    named = _SECRET.search(options)
-    if (at and ":" in user) or named:
-        raise DataError(
-            f"{scheme}://{where}: a secret in the URI{f' ({named[1]})' if named else ''}. Give "
-            "it in the environment (AWS_SECRET_ACCESS_KEY and the like), where no file keeps it."
-        )
 
 
 @lru_cache
 def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
     """Connect to the file system of a root; return it with its path of the root."""
-    scheme = root.partition("://")[0]
-    if scheme in _GOOGLE and "retry_limit_seconds=" not in options:
+    if not root.partition("://")[2] and root.startswith(("s3:", *_GOOGLE)):
+        raise ValueError("no bucket")
+    if root.startswith(_GOOGLE) and "retry_limit_seconds=" not in options:
         options += f"{'&' if options else '?'}retry_limit_seconds={GOOGLE_PATIENCE}"
-    if scheme in _ARROW:
+    try:
         filesystem, base = fs.FileSystem.from_uri(root + options)
-        return filesystem, base.rstrip("/")
-    import fsspec
+    except pa.ArrowInvalid as error:
+        if not str(error).startswith("Unrecognized filesystem"):
+            raise
+        import fsspec
 
-    filesystem, base = fsspec.url_to_fs(root)
-    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), base.rstrip("/")
+        opened, base = fsspec.url_to_fs(root)
+        filesystem = fs.PyFileSystem(fs.FSSpecHandler(opened))
+    return filesystem, base.rstrip("/")
 
 
 def stamp(path: str, name: str | None = None) -> Stamp:
@@ -191,32 +179,15 @@ def stamp_of(target: Place, info: fs.FileInfo | None = None) -> Stamp:
         info = info or target.filesystem.get_file_info(target.path)
         if not info.is_file:
             raise FileNotFoundError
-        seconds = info.mtime_ns // 10**9 if info.mtime_ns else _changed_at(target)
-        return Stamp(int(info.size), seconds * 10**9)
-
-
-def _changed_at(target: Place) -> int:
-    """Ask fsspec for the second of a file's last change."""
-    try:
-        return int(target.filesystem.handler.fs.modified(target.path).timestamp())
-    except (AttributeError, NotImplementedError) as error:
-        raise MachineError(
-            f"{target.uri}: this store does not tell when a file was changed, so that no cache "
-            "could be trusted. Copy the shards to a local disk."
-        ) from error
+        if isinstance(target.filesystem, fs.PyFileSystem):
+            return Stamp(int(info.size), 0, target.filesystem.handler.fs.ukey(target.path))
+        return Stamp(int(info.size), info.mtime_ns // 10**9 * 10**9)
 
 
 def file_info(target: Place) -> fs.FileInfo:
     """Tell whether a key is a file, a directory (other keys begin with it) or absent."""
     with store_errors(target.uri):
-        info = target.filesystem.get_file_info(target.path)
-        if info.type != fs.FileType.NotFound or not target.root.startswith(_BUCKETS):
-            return info
-        bucket = target.filesystem.get_file_info(target.base)
-    if bucket.type == fs.FileType.NotFound:
-        reason = "there is no such bucket. Check its name and the endpoint."
-        raise MachineError(f"{target.uri}: {reason}")
-    return info
+        return target.filesystem.get_file_info(target.path)
 
 
 def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
@@ -230,9 +201,15 @@ def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
 
 def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
     """Read a file from its start, at most ``size`` bytes at a time; ``name``: see ``stamp``."""
-    for block in _stored(place(path), size) if is_uri(path) else _local(path, name, size):
-        raise_if_cancelled()
-        yield block
+    if is_uri(path):
+        for block in _stored(place(path), size):
+            raise_if_cancelled()
+            yield block
+        return
+    with reading_from(name), FileIO(path) as file:
+        while block := file.read(size):
+            raise_if_cancelled()
+            yield block
 
 
 def fingerprint(path: str, name: str) -> str:
@@ -270,12 +247,6 @@ class _Guarded:
             return bytes(self._file.read(count))
 
 
-def _local(path: str, name: str, size: int) -> Iterator[bytes]:
-    with reading_from(name), FileIO(path) as file:
-        while block := file.read(size):
-            yield block
-
-
 def _stored(target: Place, size: int) -> Iterator[bytes]:
     """Read a store's file in parts of RANGE_BYTES, in order, REQUESTS of them at once.
 
@@ -305,28 +276,16 @@ def _stored(target: Place, size: int) -> Iterator[bytes]:
             yield from (data[start : start + size] for start in range(0, len(data), size))
 
 
-_CREDENTIALS = "Check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and their rights."
 _KNOWN = (
-    ("AWS Error ACCESS_DENIED", "access is denied", _CREDENTIALS),
-    ("AWS Error INVALID_ACCESS_KEY_ID", "the access key is not known", _CREDENTIALS),
-    ("AWS Error INVALID_CLIENT_TOKEN_ID", "the session token is not known", _CREDENTIALS),
-    ("AWS Error SIGNATURE_DOES_NOT_MATCH", "the secret key is wrong", _CREDENTIALS),
-    ("AWS Error NO_SUCH_BUCKET", "there is no such bucket", "Check its name and the endpoint."),
     (
-        "AWS Error NETWORK_CONNECTION",
-        "the server does not answer",
-        "Check the network and the endpoint (AWS_ENDPOINT_URL), and run again.",
+        "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH",
+        "access is denied",
+        "Check the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and their rights.",
     ),
     (
-        r"google::cloud::Status\(UNAVAILABLE",
+        "NETWORK_CONNECTION|UNAVAILABLE",
         "the server does not answer",
         "Check the network and the endpoint, and run again.",
-    ),
-    (
-        "libjvm|libhdfs",
-        "Java or Hadoop's native client is not there",
-        "Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath --glob), or "
-        "copy the shards to a local disk.",
     ),
 )
 """A pattern of a library's message, what is wrong, what to do."""
@@ -341,8 +300,8 @@ def store_errors(uri: str) -> Iterator[None]:
         raise
     except Exception as error:  # a library behind fsspec may raise anything
         known = (sentences for pattern, *sentences in _KNOWN if re.search(pattern, str(error)))
-        anything = (_reason(error), "Check the URI, the network and the credentials.")
-        reason, remedy = next(known, anything)
+        unknown = (_reason(error), "Check the URI, the network and the credentials.")
+        reason, remedy = next(known, unknown)
         raise StoreError(f"{uri}: cannot be read ({reason}). {remedy}") from error
 
 

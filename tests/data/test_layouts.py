@@ -20,7 +20,9 @@ from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data import find_shards, open_reader, open_shards
 from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
+from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.recipe import Recipe
+from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig, Settled
 from streamtron.data.row_batch import RowBatch
 from streamtron.runs.convert import convert
@@ -136,13 +138,24 @@ def test_names_in_a_list_are_counted_and_zeros_in_columns_left_out(
     assert rows_in(tmp_path, columns, ReaderConfig(labels="optional", **reading)) == wanted
 
 
+def test_numbers_of_every_type_arrive_as_uint32_and_float32(tmp_path):
+    integers = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+    integers += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+    for item in (*integers, pa.float16(), pa.float32(), pa.float64()):
+        lists = pa.array([[3, 127], [1]], pa.list_(pa.float32())).cast(pa.list_(item))
+        keys = lists if item in integers else pa.array([[3, 127], [1]])
+        columns = {"indices": keys, "values": lists}
+        [batch] = read(tmp_path, columns, ReaderConfig(labels="optional"))
+        assert (batch.indices.dtype, batch.values.dtype) == (np.uint32, np.float32)
+        assert batch.values.tolist() == batch.indices.tolist() == [3, 127, 1]
+
+
 # How they are found ------------------------------------------------------------------------------
 
 NUMBER, TEXT, MAP = pa.float64(), pa.string(), pa.map_(pa.int32(), pa.float32())
+NUMBERS, NAMED_LIST, INTEGERS = pa.list_(NUMBER), pa.list_(TEXT), pa.list_(pa.int32())
 TERMS = pa.struct({"term": TEXT, "weight": NUMBER})
 STRANGE = pa.struct({"a": pa.int8(), "b": NUMBER})
-OF_W = Recipe.of("w:number")
-WEIGHED, TWICE = {"a": NUMBER, "w": NUMBER}, [("f0", NUMBER), ("y", NUMBER), ("f0", NUMBER)]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +164,7 @@ WEIGHED, TWICE = {"a": NUMBER, "w": NUMBER}, [("f0", NUMBER), ("y", NUMBER), ("f
         ({"f2": NUMBER, "f10": pa.bool_(), "id": NUMBER}, None, "columns: f2 f10 id"),
         ({"price": NUMBER, "id": NUMBER, "name": TEXT}, ("id", "price"), "columns: id price"),
         ({"x0": NUMBER, "features": pa.list_(NUMBER, 7)}, None, "dense: features"),
-        ({"bag": MAP, "indices": pa.list_(NUMBER)}, ("bag",), "map: bag"),
+        ({"bag": MAP, "indices": NUMBERS}, ("bag",), "map: bag"),
         ({"words": pa.list_(pa.dictionary(pa.int8(), TEXT))}, None, "lists of names: words"),
         ({"features": pa.list_(TERMS)}, None, "pairs of names: features"),
     ],
@@ -162,94 +175,171 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
     assert f"{columns.layout}: {' '.join(columns.features)}" == wanted
 
 
+OF_W = Recipe.of("w:number")
+WEIGHED, TWICE = {"a": NUMBER, "w": NUMBER}, [("f0", NUMBER), ("y", NUMBER), ("f0", NUMBER)]
+LISTED = {"indices": INTEGERS, "label": NUMBER}
+INDEXED = {"values": NUMBERS, "index": pa.int64()}  # pandas' own index is no list
+OPTIONAL = {"labels": "optional"}
+BY = "--features NAME (columns there: values list<item: double>, index int64). Columns of any kinds"
+
+
 @pytest.mark.parametrize(
     ("schema", "reading", "sentence"),
     [
-        ({"f0": NUMBER, "name": pa.string()}, {}, "no column for the features, looked for a list"),
+        ({"f0": NUMBER, "name": TEXT}, {}, "no column for the features, looked for a list"),
         ({"f0": NUMBER, "scores": MAP}, {}, "no column for the features, looked for a list or a"),
         ({"features": pa.list_(STRANGE)}, {}, "no column for the features"),
-        ({"features": MAP, "tokens": pa.list_(pa.string())}, {}, "'features' and 'tokens' could"),
         ({"features": pa.list_(pa.bool_())}, {}, "no column for the features"),
+        (INDEXED, {}, f"'embeddings', or columns that are all numbers. Name it with {BY}"),
+        (INDEXED, {}, "by --columns 'values:vector' --columns 'index:number', documents by --text"),
+        ({f"c{k}": NUMBER for k in range(999)} | {"n": TEXT}, {}, "c39 double, … 960 more)."),
+        ({"features": MAP, "tokens": NAMED_LIST}, {}, "'features' and 'tokens' could all be the"),
         ({"a": NUMBER}, {"features": ("b*",)}, "no column for the features, looked for 'b*'."),
         ({"a": NUMBER}, {"features": ("a", "a")}, "'a' is named twice among the features."),
         (WEIGHED, {"features": ("a", "w"), "label_column": "w"}, "both the label and a feature"),
         (WEIGHED, {"recipe": OF_W, "weight_column": "w"}, "both the weight and a feature"),
-        ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")}, "of 2 columns of features 'bag'"),
+        (WEIGHED, {"weight_column": "x"}, "no column for the row weights, looked for 'x'. Name it"),
+        ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")}, "features are columns of numbers"),
         ({"a": pa.date32()}, {"features": ("a",)}, "of type date32[day] cannot be the features"),
-        ({"tokens": pa.list_(pa.string())}, {}, "give --hash-bits N or --vocabulary FILE"),
-        ({"features": MAP}, {"names": Hashing(8)}, "need neither --hash-bits nor --vocabulary"),
-        ({"features": pa.list_(NUMBER)}, {"index_base": 1}, "Give --index-base 0"),
-        ({"features": MAP, "v": pa.list_(NUMBER)}, {"values_column": "v"}, "hold their values"),
+        ({"tokens": NAMED_LIST}, {}, "give --hash-bits N or --vocabulary FILE"),
+        ({"features": MAP}, {"names": Hashing(8)}, "no place for --hash-bits or --vocabulary"),
+        ({"features": NUMBERS}, {"index_base": 1}, "no place for --index-base 1"),
+        ({"features": MAP, "v": NUMBERS}, {"values_column": "v"}, "no place for --values."),
         (TWICE, {}, "2 columns 'f0' could all be the features"),
         (TWICE, {"features": ("f0",)}, "2 columns 'f0' could all be the features"),
         (TWICE, {"label_column": "f0"}, "2 columns 'f0' could all be the labels"),
+        ({"indices": INTEGERS}, {"labels": "required"}, "Name it with --label NAME"),
+        (LISTED | {"y": NUMBER}, {}, "'label' and 'y' could all be the labels. Say which with"),
+        (LISTED | {"tfidf": NUMBERS}, {}, "Name it with --values NAME, or say"),
+        (LISTED | {"values": NUMBER}, {}, "Name it with --values NAME, or say"),
+        (LISTED | {"values": NUMBERS}, {"label_column": "values"}, "holds several labels a row. U"),
+        (LISTED | {"label": NAMED_LIST}, {"label_column": "label"}, "holds several labels a row."),
+        (LISTED | {"label": NAMED_LIST}, {"labels": "required"}, "holds several labels a row. Use"),
     ],
 )
-def test_features_that_are_ambiguous_absent_or_unsuited_are_refused(schema, reading, sentence):
-    config = ReaderConfig(labels="optional", **reading)
+def test_columns_that_are_absent_ambiguous_or_unsuited_are_refused(schema, reading, sentence):
+    config = ReaderConfig(**OPTIONAL | reading)
     message = refused(lambda: find_columns(pa.schema(schema), config, "f"), StreamtronError)
     assert message.startswith("f: ")
     assert sentence in message
 
 
-def test_of_a_wide_table_a_message_names_the_first_columns():
-    schema = pa.schema({f"c{k}": NUMBER for k in range(999)} | {"name": pa.string()})
-    with pytest.raises(DataError, match=r"c39 double, … 960 more\)\."):
-        find_columns(schema, ReaderConfig(labels="optional"), "f")
+def numbers(*names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, NUMBER)
 
 
-def test_once_settled_usual_names_are_names_and_nothing_else():
-    schema = pa.schema({"a": NUMBER, "b": NUMBER, "target": NUMBER})
-    settled = resolve_layout(schema, ReaderConfig(), "first")
-    assert (settled.features, settled.label_column) == (("a", "b"), "target")
-    other = pa.schema({"b": NUMBER, "y": NUMBER, "target": NUMBER})
-    with pytest.raises(DataError, match=r"'y' would be features too, and first has none"):
-        find_columns(other, settled, "second")
-    other = pa.schema({"b": NUMBER, "target": NUMBER})
-    with pytest.raises(DataError, match=r"looked for 'a'"):
-        find_columns(other, settled, "second")
+TWO = numbers("f0", "f1", "target")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        (LISTED, LISTED | {"values": NUMBERS}, "'values' may hold the values of the features, and"),
+        (LISTED, LISTED | {"weights_of_words": NUMBERS}, "'weights_of_words' may hold"),
+        (LISTED, LISTED | {"tokens": INTEGERS}, "'tokens' would be features too"),
+        (LISTED, LISTED | {"indices": MAP}, "the features are lists of column numbers in 1st."),
+        (TWO, TWO | numbers(*map("f{}".format, range(2, 30))), "'f5', 'f6', … 23 more would be"),
+        (TWO, TWO | numbers("age"), "'age' would be features too, and 1st has none of that name."),
+        (TWO, TWO | numbers("y"), "'y' would be features too"),  # a usual name, once settled
+        (TWO, numbers("f1", "target"), "looked for 'f0'"),
+    ],
+)
+def test_a_later_shard_without_the_same_columns_is_refused_and_nothing_dropped(
+    first, second, sentence
+):
+    settled = resolve_layout(pa.schema(first), ReaderConfig(), "1st")
+    assert settled.label_column in ("label", "target")
+    message = refused(lambda: find_columns(pa.schema(second), settled, "2nd"))
+    assert message.startswith("2nd: ")
+    assert sentence in message
 
 
 # What is refused in rows -------------------------------------------------------------------------
 
-GROUP = "rows.parquet, row group 0, row "
+FILL, IN_LIST = "Fill it in or remove the row", "a null in the list of column "
+RUN = "Column numbers run from 0 to 4294967294."
+INTEGERS_FIT = "is an integer beyond 2²⁴ that float32 cannot hold. Rescale its column, or make"
+LABELS_FIT = "in column 'label'. Numbers as labels are finite, integers below 2**53."
+WEIGHTS_FIT = "Weights are at least 0 and at most 1e30."
+LONG_LISTS = pa.list_(pa.uint64())
+NAN, INFINITY = float("nan"), float("inf")
 
 
 def maps(*rows: Any, key: Any = None) -> dict[str, Any]:
     return one(pa.array(rows, pa.map_(key or pa.int32(), pa.float64())))
 
 
-FILL = "Fill it in or remove the row"
-IN_LIST = "1: a null in the list of column 'features'. Remove it or fill it in."
+def lists(**changed: Any) -> dict[str, Any]:
+    """Two good rows, some columns replaced; None takes one away."""
+    columns = {
+        "indices": pa.array([[0, 3], [1]], pa.list_(pa.int32())),
+        "values": pa.array([[0.5, 2.0], [1.0]], pa.list_(pa.float32())),
+        "label": [1, -1],
+    }
+    return {name: column for name, column in (columns | changed).items() if column is not None}
 
 
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
+        (lists(indices=pa.array([[1], None])), f"1: null in column 'indices'. {FILL}."),
+        (lists(values=pa.array([[1.0, 2.0], None])), f"1: null in column 'values'. {FILL}."),
+        (lists(label=pa.array([1, None])), f"1: null in column 'label'. {FILL}."),
+        (lists(w=[None, 1.0]), f"0: null in column 'w'. {FILL}."),
         (maps([(1, 1.0)], None), f"1: null in column 'features'. {FILL}."),
-        (maps([(1, 1.0)], [(2, 1.0), (3, None)]), IN_LIST),
-        (one(pa.array([[(1, 1.0)], [(2, 1.0), None]], pa.list_(PAIR))), IN_LIST),
-        (one(pa.array([[(1, 1.0)], [(None, 1.0)]], pa.list_(PAIR))), IN_LIST),
-        ({"f0": [1.0, 2.0], "f1": [1.0, None]}, "1: null in column 'f1'."),
-        ({"f0": [1.0, 2.0], "f1": [1.0, float("nan")]}, "1: value nan in column 'f1'. Values"),
+        ({"f0": [1.0, 2.0], "f1": [1.0, None]}, f"1: null in column 'f1'. {FILL}, or say what it"),
+        (lists(indices=pa.array([[1, 2], [None]])), f"1: {IN_LIST}'indices'. Remove it or fill"),
+        (lists(values=pa.array([[1.0, None], [2.0]])), f"0: {IN_LIST}'values'."),
+        (maps([(1, 1.0)], [(2, 1.0), (3, None)]), f"1: {IN_LIST}'features'."),
+        (one(pa.array([[(1, 1.0)], [(2, 1.0), None]], pa.list_(PAIR))), f"1: {IN_LIST}'features'."),
+        (one(pa.array([[(1, 1.0)], [(None, 1.0)]], pa.list_(PAIR))), f"1: {IN_LIST}'features'."),
+        (one(pa.array([["a"], ["a", None]])), f"1: {IN_LIST}'features'."),
+        (lists(indices=pa.array([[0, 3, 4], [1]])), "0: 3 features in 'indices' and 2 values in"),
+        (one(pa.array([[1.0, 2.0], [1.0]])), "1: 1 numbers in column 'features', and in the rows"),
+        (lists(indices=pa.array([[0, 3], [-1]])), f"1: column -1. {RUN}"),
+        (lists(indices=pa.array([[0, 3], [2**32 - 1]])), f"1: column 4294967295. {RUN}"),
+        (lists(indices=pa.array([[3, 3], [1]])), "0: column 3 occurs twice. Add the values up or"),
+        (lists(indices=pa.array([[5, 1], [7, 2, 7]]), values=None), "1: column 7 occurs twice."),
+        (maps([("a", 1.0)], [("b", 1.0), ("b", 3.0)], key=TEXT), "1: 'b' occurs twice."),
+        (maps([("n", 3e38)], [(name, 3e38) for name in "abc"], key=TEXT), "1: value "),
+        (lists(values=pa.array([[0.5, 2.0], [NAN]])), "1: value nan. Values must be finite;"),
+        (lists(values=pa.array([[0.5, -INFINITY], [1]], NUMBERS)), "0: value -inf. Values must be"),
+        (lists(values=pa.array([[0.5, 1e39], [1.0]])), "0: value 1e+39 overflows float32. Rescale"),
+        ({"f0": [1.0, 2.0], "f1": [1.0, NAN]}, "1: value nan in column 'f1'. Values must"),
         ({"f0": [1, 2], "f1": [1, 2**24 + 1]}, "1: value 16777217 in column 'f1' is an integer"),
+        (lists(values=pa.array([[1, 2**24 + 1], [1]])), f"0: value 16777217 {INTEGERS_FIT}"),
+        (lists(values=pa.array([[1, -(2**63)], [1 - 2**63]])), "1: value -9223372036854775807"),
+        (lists(values=pa.array([[1, 2**63], [2**63 + 1]], LONG_LISTS)), "1: value 92233720368547"),
+        (lists(label=[1.0, NAN]), f"1: label nan {LABELS_FIT}"),
+        (lists(label=[2**53 + 1, 1]), f"0: label 9007199254740993 {LABELS_FIT}"),
+        (lists(w=[1.0, -1.0]), f"1: weight -1.0. {WEIGHTS_FIT}"),
+        (lists(w=[1.0, NAN]), f"1: weight nan. {WEIGHTS_FIT}"),
+        (lists(w=[1.0, INFINITY]), f"1: weight inf. {WEIGHTS_FIT}"),
     ],
 )
-def test_a_bad_row_of_any_layout_is_refused_by_its_place(tmp_path, columns, sentence):
-    assert refusal(tmp_path, columns).startswith(GROUP + sentence)
+def test_a_bad_row_is_refused_by_its_place(tmp_path, columns, sentence):
+    reading = ReaderConfig(
+        labels="required" if "label" in columns else "optional",
+        weight_column="w" if "w" in columns else None,
+        names=Hashing(1) if named(columns) else None,
+    )
+    message = refused(lambda: read(tmp_path, columns, reading))
+    assert message.startswith(f"rows.parquet, row group 0, row {sentence}")
 
 
-@pytest.mark.parametrize(
-    ("columns", "names", "sentence"),
-    [
-        (maps([("a", 1.0)], [("b", 1.0), ("b", 3.0)], key=TEXT), Hashing(1), "1: 'b' occurs"),
-        (one(pa.array([["a"], ["c"]])), Vocabulary(("a", "b")), "1: 'c' is not in the vocabulary"),
-        (one(pa.array([["a"], ["a", None]])), Hashing(4), IN_LIST),
-        (maps([("n", 3e38)], [(name, 3e38) for name in "abc"], key=TEXT), Hashing(1), "1: value"),
-    ],
-)
-def test_a_bad_name_is_refused_by_the_place_of_its_row(tmp_path, columns, names, sentence):
-    assert refusal(tmp_path, columns, names=names).startswith(GROUP + sentence)
+def test_a_null_that_hides_in_a_dictionary_is_refused():
+    labels = pa.DictionaryArray.from_arrays([0, 1], ["a", None])
+    pairs = pa.StructArray.from_arrays([labels, pa.array([1.0, 2.0])], ["index", "value"])
+    batch = pa.record_batch(
+        {"i": [[1], [2]], "p": pa.ListArray.from_arrays([0, 1, 2], pairs), "y": labels}
+    )
+    assert labels.null_count == 0
+    for columns, place in (
+        (Columns("y", "lists", ("i",)), "null in column 'y'"),
+        (Columns(None, "pairs of names", ("p",)), "a null in the list of column 'p'"),
+    ):
+        with pytest.raises(DataError, match=f"f, row group 4, row 31: {place}"):
+            make_batch(batch, columns, Spot("f", "row group 4", 30), ReaderConfig())
 
 
 @pytest.mark.parametrize(
@@ -381,7 +471,7 @@ def test_maps_and_lists_of_spark_are_the_rows_that_it_was_given(kind, form):
         assert dict(zip(columns, values, strict=True)) == {c: np.float32(x) for c, x in row.items()}
 
 
-# Shards behind the first: what it has no place for is refused, never dropped ---------------------
+# Shards behind the first -------------------------------------------------------------------------
 
 Table = dict[str, Any]
 
@@ -389,52 +479,6 @@ LABELS = [1, -1, 1, -1]
 LISTS: Table = {"indices": [[0], [1], [0, 2], [1, 2]], "label": LABELS}
 VALUES = [[2.0], [3.0], [4.0, 5.0], [6.0, 7.0]]
 COLUMNS: Table = {"f0": [1.0, 0.0, 2.0, 0.0], "f1": [0.0, 1.0, 0.0, 3.0], "label": LABELS}
-
-
-def refusal_of_later(directory: Path, first: Table, second: Table, **reading: Any) -> str:
-    """The sentence on the second of two shards; the first one alone is read."""
-    tables = enumerate((first, second))
-    paths = [write_table(directory / f"{k}.parquet", table) for k, table in tables]
-    config = ReaderConfig(**reading)
-    assert sum(map(len, chunks_in(paths[0], reading=config))) == 4
-    sentence = refused(lambda: chunks_in(*paths, reading=config))
-    assert sentence.startswith("1.parquet: ")
-    assert "0.parquet" in sentence
-    return sentence
-
-
-def nines(*names: str) -> Table:
-    return {name: [9.0] * 4 for name in names}
-
-
-@pytest.mark.parametrize(
-    ("first", "features", "more", "words"),
-    [
-        (LISTS, None, {"values": VALUES}, "'values' may hold the values of the features, and"),
-        (LISTS, None, {"weights_of_words": VALUES}, "'weights_of_words' may hold"),
-        (LISTS, None, {"tokens": LISTS["indices"]}, "'tokens' would be features too"),
-        (COLUMNS, None, nines(*map("f{}".format, range(2, 30))), "'f5', 'f6', … 23 more would be"),
-        (COLUMNS, None, nines("f2"), "'f2' would be features too, and 0.parquet has none of"),
-        (COLUMNS, None, nines("age"), "name those to read with --features NAME,NAME,…"),
-    ],
-)
-def test_a_column_that_the_first_shard_lacks_is_not_dropped(first, features, more, words, tmp_path):
-    assert words in refusal_of_later(tmp_path, first, first | more, features=features)
-
-
-def test_a_shard_of_another_layout_is_refused_naming_both(tmp_path):
-    first, second = (
-        write_table(tmp_path / name, LAYOUTS[layout]([{0: 1.0}, {1: 2.0}] * 2) | {"label": LABELS})
-        for name, layout in (("0.parquet", "map"), ("1.parquet", "lists"))
-    )
-    for read, place in (
-        (lambda: chunks_in(first, second), "0.parquet"),
-        (lambda: list(predict(fit(first), second)), "the model"),
-    ):
-        assert refused(read).startswith(
-            "1.parquet: 'features' of type list<element: uint8> holds lists of column numbers, and "
-            f"the features are maps from column numbers to values in {place}. All shards need "
-        )
 
 
 def test_shards_with_values_are_no_rows_of_ones_unless_all_are_said_to_be_1(tmp_path):

@@ -32,7 +32,7 @@ from streamtron.data import find_shards, open_shards, storage
 from streamtron.data.writers.corpus import generate
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
-from tests.helpers.processes import COMMAND, Process, command, here, one_sentence, succeeded
+from tests.helpers.processes import COMMAND, Process, here, succeeded
 from tests.helpers.shard_rows import TEXT, chunks_of
 
 SERVE_S3 = """
@@ -286,13 +286,6 @@ def test_a_file_uri_is_the_local_file(tmp_path):
         find_shards(["file://elsewhere/a"])
 
 
-def test_a_store_that_does_not_tell_times_is_refused(monkeypatch):
-    Memory().upload("timeless/a.svm", TEXT)
-    monkeypatch.delattr(type(fsspec.filesystem("memory")), "modified")
-    with pytest.raises(MachineError, match=r"memory://timeless/a\.svm: this store does not tell"):
-        find_shards(["memory://timeless"])
-
-
 # What is read ------------------------------------------------------------------------------------
 
 
@@ -342,15 +335,14 @@ def test_an_answer_that_ends_early_is_not_taken_for_whole(monkeypatch):
         next(parts)
 
 
-@pytest.mark.parametrize("format_", ["parquet", "arrow"])
 def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a_byte_is_fetched(
-    format_, s3, tmp_path, monkeypatch
+    s3, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(storage, "RANGE_BYTES", 1 << 13)
     table = pa.table({"indices": [[k, k + 1] for k in range(9_000)], "label": [0, 1, 1] * 3_000})
     requests = {}
     for number in range(2):
-        path = write_table(tmp_path / f"{number}.{format_}", table.slice(number), 1_000)
+        path = write_table(tmp_path / f"{number}.parquet", table.slice(number), 1_000)
         s3.put(path.name, path.read_bytes())
         requests[f"GET /{s3.root}/{path.name}"] = -(-path.stat().st_size // (1 << 13))
     assert min(requests.values()) >= 5
@@ -370,7 +362,7 @@ def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a
         source.chunks()
         s3.server.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
-        with pytest.raises(MachineError, match=rf"{s3.uri('0')}\.{format_}: no copy of it"):
+        with pytest.raises(MachineError, match=rf"{s3.uri('0')}\.parquet: no copy of it"):
             chunks_of(source)
     assert not gets(s3)
 
@@ -490,12 +482,13 @@ def test_what_is_not_in_a_store_is_a_sentence_with_the_uri(store):
     for key in ("", "t", "t/*.svm"):
         with pytest.raises(DataError, match=rf"^{re.escape(store.uri(key))}: no shards there"):
             find_shards([store.uri(key)])
-    with pytest.raises(DataError, match="no such file or directory"):
-        find_shards([store.uri("no/a.svm")])
-    for key in ("t", "t/a.svm", "*.svm"):
-        uri = store.server.uri(f"no-such-bucket/{key}")
-        with pytest.raises(MachineError, match=re.escape(f"{uri}: there is no such bucket. Check")):
+    for uri in (store.uri("no/a.svm"), store.server.uri("no-such-bucket/t")):
+        with pytest.raises(DataError, match=rf"^{re.escape(uri)}: no such file or directory"):
             find_shards([uri])
+        with pytest.raises(MachineError, match=rf"^{re.escape(uri)}: cannot be read"):
+            storage.stamp(uri)
+    with pytest.raises(MachineError, match="cannot be read"):
+        storage.open_arrow(store.uri("no"))
 
 
 def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
@@ -510,15 +503,12 @@ def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
     ("uri", "error", "words"),
     [
         ("s3://", DataError, "s3://: no bucket"),
-        ("s3:///a.svm", DataError, "s3:///a.svm: no bucket"),
+        ("gs:///a.svm", DataError, "gs:///a.svm: no bucket"),
         ("s3://data/a?nonsense=1", DataError, "s3://data/a?nonsense=1: Unexpected query param"),
-        ("zz://data/a.svm", DataError, "zz://data/a.svm: Protocol not known: zz. Wanted is a URI"),
-        ("az://data/a.svm", MachineError, "az://data/a.svm: Install adlfs to access Azure"),
+        ("zz://data/a.svm", DataError, "zz://data/a.svm: Protocol not known: zz. Expected a URI"),
+        ("az://data/a.svm", MachineError, "az://data/a.svm: cannot be read (Install adlfs"),
         ("s3://me:hush@data/a.svm", DataError, "s3://data: a secret in the URI. Give it in"),
-        *(
-            (f"abfs://c@acc/a?{key}=hush", DataError, f"abfs://acc: a secret in the URI ({key}")
-            for key in ("client_secret", "sas_token")
-        ),
+        ("abfs://c@acc/a?sas_token=hush", DataError, "abfs://acc: a secret in the URI (sas_token)"),
     ],
 )
 def test_a_uri_that_nothing_opens_or_with_a_secret_is_a_sentence(uri, error, words):
@@ -528,24 +518,9 @@ def test_a_uri_that_nothing_opens_or_with_a_secret_is_a_sentence(uri, error, wor
     assert "hush" not in message
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
-def test_a_uri_of_hadoop_without_hadoop_says_what_to_install(scheme, tmp_path, monkeypatch):
-    for name in ("JAVA_HOME", "HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    done = command(tmp_path, "fit", f"{scheme}://localhost/a.svm", "--model", "m")
-    one_sentence(
-        done,
-        5,
-        f"{scheme}://localhost/a.svm: cannot be read (Java or Hadoop's native client is "
-        "not there). Install both and set JAVA_HOME, HADOOP_HOME and CLASSPATH (hadoop classpath "
-        "--glob), or copy the shards to a local disk.\n",
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "seconds"),
     [
-        ("", storage.GOOGLE_PATIENCE),
         ("?scheme=http", storage.GOOGLE_PATIENCE),
         ("?retry_limit_seconds=7&scheme=http", 7),
     ],
@@ -566,14 +541,14 @@ def test_the_page_that_a_library_writes_becomes_its_first_line():
 
 
 @pytest.mark.parametrize(
-    ("kind", "on_bad_shard", "endpoint"),
+    ("kind", "on_bad_shard"),
     [
-        (Server, "error", " (AWS_ENDPOINT_URL)"),
-        only_slow(Server, "skip", " (AWS_ENDPOINT_URL)"),
-        pytest.param(Emulator, "error", "", marks=[needs_emulator, pytest.mark.slow]),
+        (Server, "error"),
+        only_slow(Server, "skip"),
+        pytest.param(Emulator, "error", marks=[needs_emulator, pytest.mark.slow]),
     ],
 )
-def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, endpoint, tmp_path, monkeypatch):
+def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, tmp_path, monkeypatch):
     rows = [[k, k + 1] for k in range(40_000)]
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)
@@ -587,13 +562,5 @@ def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, endpoint, tmp_pa
     with source:
         assert refused(lambda: list(chunks), MachineError) == (
             f"{uri}: cannot be read (the server does not answer). "
-            f"Check the network and the endpoint{endpoint}, and run again."
+            "Check the network and the endpoint, and run again."
         )
-
-
-def test_a_file_that_is_not_there_fails_as_it_is_opened(s3):
-    with pytest.raises(FileNotFoundError):
-        storage.open_arrow("/no/such/file")
-    for action in (storage.open_arrow, storage.stamp):
-        message = refused(lambda action=action: action(s3.uri("no")), MachineError)
-        assert message.startswith(f"{s3.uri('no')}: cannot be read (it is not there")

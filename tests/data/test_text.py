@@ -146,7 +146,9 @@ def test_a_table_without_the_column_of_the_text_is_refused_and_one_without_rows_
     convert(tmp_path / "mail.jsonl", tmp_path / "rows", text=HASHED, label="spam")
     model = fit(tmp_path / "rows")
     (tmp_path / "a.csv").write_text("subject\nhello\n")
-    with pytest.raises(DataError, match=r"a\.csv: neither the columns of the recipe, 'text', nor"):
+    with pytest.raises(
+        DataError, match=r"a\.csv: neither the columns of the recipe of the model, 'text', nor"
+    ):
         list(predict(model, tmp_path / "a.csv"))
     (tmp_path / "b.csv").write_text("text,spam\n")
     (tmp_path / "c.csv").write_text("text,spam\nhello,\n")
@@ -259,8 +261,8 @@ def test_a_model_of_documents_refuses_rows_of_another_recipe_or_of_none(tmp_path
     table = pq.read_table(next((tmp_path / "rows").glob("part*")))
     pq.write_table(table.replace_schema_metadata(), stripped)
     for path, words in (
-        (tmp_path / "others", "made of columns by another recipe than the model"),
-        (stripped, "without a recipe of columns, unlike the model"),
+        (tmp_path / "others", "neither the columns of the recipe of the model, 'text', nor rows"),
+        (stripped, "neither the columns of the recipe of the model, 'text', nor rows that it made"),
     ):
         assert words in refused(lambda path=path: list(predict(model, path)), DataError)
         assert words in refused(lambda path=path: evaluate(model, path), DataError)

@@ -1,6 +1,7 @@
 """Find the columns of labels, features and weights in a table, by names and types.
 
-The schema of the first shard decides for all shards.
+The schema of the first shard decides for all shards. ``REFUSALS`` has every reason why a
+table is refused.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import pyarrow as pa
 
@@ -65,6 +66,44 @@ ROLES: dict[Role, RoleKind] = {
 }
 """A weight has to be named."""
 
+REFUSALS = {
+    "absent": "no column for the {words}, looked for {usual}. Name it with --{role} NAME "
+    "({there}).{advice}",
+    "ambiguous": "{column} could all be the {words}. Say which with --{role} NAME, a name that "
+    "occurs once ({there}).",
+    "type": "column {column!r} of type {type} cannot be the {words}, which are {types}. Name "
+    "another one with --{role} NAME ({there}).{advice}",
+    "several labels": "column {column!r} of type {type} holds several labels a row. Use "
+    "--multilabel, or name a column of single ones with --label NAME ({there}).",
+    "new": "{column} would be features too, and {by} has none of that name. All shards need the "
+    "same columns: add them there, remove them here, or name those to read with --features "
+    "NAME,NAME,…",
+    "layout": "{column!r} of type {type} holds {layout}, and the features are {expected} in {by}. "
+    "All shards need one layout: use streamtron convert for those that differ.",
+    "new values": "{column} may hold the values of the features, and there is no such column in "
+    "{by}, where all values are 1. Add the values there, remove the column here, or say --values "
+    '"" in the fit if all are 1.',
+    "no values": "features in the lists {column!r}, and no list of numbers of a usual name for "
+    'their values. Name it with --values NAME, or say --values "" if all are 1 ({there}).',
+    "recipe": "neither the columns of the recipe of {by}, {column}, nor rows that it made. Name "
+    "the columns so ({there}).",
+    "recipe column": "{count} columns {column!r}, which {by}. Expected is one, called exactly so "
+    "({there}).",
+    "recipe type": "column {column!r} of type {type} cannot be a {words}: expected {types}. Write "
+    "the column alike in all shards, or name another kind when you fit.",
+    "both": "{column!r} is both the {role} and a feature. Leave it out of the features, or name "
+    "another column by --{role}.",
+    "twice": "{column!r} is named twice among the features. Name it once.",
+    "names": "the features in {column!r} are {layout}. Names need columns: give --hash-bits N or "
+    "--vocabulary FILE.",
+    "unsuited": "the features in {column!r} are {layout}, which have no place for {setting}. Leave "
+    "it out, or name other features with --features NAME.",
+}
+"""Why a table is refused: what stands behind the file's name."""
+
+OF_SETTINGS = {"both", "twice", "names", "unsuited"}
+"""The reasons that are the settings' fault."""
+
 
 def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
@@ -103,7 +142,24 @@ def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns
     the settled one, and columns that would be lost, since the shard that settled the columns has
     none like them.
     """
-    return _Table(schema, reading, name).columns()
+    table, recipe = _Table(schema, reading, name), reading.recipe
+    if recipe is not None:  # whose columns the table holds, or else rows that it made
+        may_be_rows = reading.layout not in (None, "recipe")
+        absent = {*recipe.names}.isdisjoint(schema.names)
+        if not may_be_rows or not (absent or recipe_in(schema, name)):
+            return table.by_recipe(recipe)
+    table.check_recipe()
+    label = table.find("label", reading.label_column, needed=reading.labels == "required")
+    weight = None
+    if reading.weights == "read" and reading.weight_column is not None:
+        weight = table.find("weight", reading.weight_column)
+    features = table.features({label, reading.weight_column})
+    table.check_apart(features, label, weight)
+    columns = Columns(label, table.layout(features), features, None, weight, lengths=[])
+    if columns.layout.startswith("lists") and reading.values_column != "":
+        columns = columns._replace(values=table.values(columns))
+    table.check_settings(columns)
+    return columns
 
 
 class _Table(NamedTuple):
@@ -113,89 +169,32 @@ class _Table(NamedTuple):
     reading: ReaderConfig
     name: str
 
-    def columns(self) -> Columns:
-        """Find and check all columns to read."""
-        reading, recipe = self.reading, self.reading.recipe
-        if recipe is not None:  # whose columns the table holds, or else rows that it made
-            may_be_rows = reading.layout not in (None, "recipe")
-            absent = {*recipe.names}.isdisjoint(self.schema.names)
-            if not may_be_rows or not (absent or recipe_in(self.schema, self.name)):
-                return self._by_recipe(recipe)
-        self._check_recipe()
-        label = self._find("label", reading.label_column, needed=reading.labels == "required")
-        weight = None if reading.weights == "ignored" else reading.weight_column
-        if weight is not None:
-            self._find("weight", weight)
-        features = self._features({label, reading.weight_column})
-        self._check_apart(features, label, weight)
-        layout = self._layout(features)
-        columns = Columns(label, layout, features, None, weight, lengths=[])
-        if layout.startswith("lists"):
-            columns = columns._replace(values=self._values(columns))
-        self._check_settings(columns)
-        return columns
+    def refuse(self, why: str, column: Any = "", role: Role = "features", **facts: Any) -> NoReturn:
+        """Raise what ``REFUSALS`` says about a column, a field or several names."""
+        shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
+        hidden = len(self.schema) - MANY
+        shown += [f"… {hidden} more"] if hidden > 0 else []
+        settled = self.reading.settled
+        known: dict[str, Any] = {
+            "column": column.name if isinstance(column, pa.Field) else column,
+            "type": column.type if isinstance(column, pa.Field) else "",
+            "role": role,
+            "words": ROLES[role].words,
+            "types": ROLES[role].types,
+            "there": f"columns there: {', '.join(shown)}",
+            "by": settled.by if settled else "the first shard",
+            "advice": "",
+        }
+        error = SettingsError if why in OF_SETTINGS else DataError
+        raise error(f"{self.name}: {REFUSALS[why].format_map(known | facts)}")
 
-    def _by_recipe(self, recipe: Recipe) -> Columns:
-        reading = self.reading
-        label = self._find("label", recipe.label, needed=reading.labels == "required")
-        weight = None
-        if reading.weight_column is not None and reading.weights == "read":
-            weight = self._find("weight", recipe.weight or reading.weight_column)
-        if reading.settled is None:
-            recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
-            self._check_apart(recipe.names, label, weight)
-        for column in recipe.columns:
-            if (times := self.schema.names.count(column.name)) != 1:
-                known = "the model reads" if reading.settled else "--columns or --text names"
-                raise DataError(
-                    f"{self.name}: {times} columns {column.name!r}, which {known}. Expected is "
-                    f"one, called exactly so ({self._there()})."
-                )
-            if not column.takes(type_ := self.schema.field(column.name).type):
-                raise DataError(
-                    f"{self.name}: column {column.name!r} of type {type_} cannot be a "
-                    f"{column.KIND}: expected {column.TYPES}. Write the column alike in all "
-                    "shards, or name another kind when you fit."
-                )
-        counts = reading.unknown_features == "out_of_range"
-        names, new = tuple(recipe.names), None if counts else Counter[str]()
-        return Columns(label, "recipe", names, None, weight, recipe, new)
-
-    def _check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
-        """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
-        for role, column in (("label", label), ("weight", weight)):
-            if column in features and self.reading.settled is None:
-                raise SettingsError(
-                    f"{self.name}: {column!r} is both the {role} and a feature. Leave it out of "
-                    f"the features, or name another column by --{role}."
-                )
-
-    def _check_recipe(self) -> None:
-        """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""
-        recipe, features = self.reading.recipe, self.reading.features or ()
-        if recipe is not None and not {*recipe.names, *features} & set(self.schema.names):
-            raise DataError(
-                f"{self.name}: neither the columns of the recipe, {some(recipe.names)}, nor rows "
-                f"made of them. Name the columns so ({self._there()})."
-            )
-        stored = recipe_in(self.schema, self.name)
-        if recipe is not None and stored != recipe:
-            another = "made of columns by another recipe than"
-            origin = another if stored else "without a recipe of columns, unlike"
-            raise DataError(
-                f"{self.name}: {origin} "
-                f"{self.reading.settled.by if self.reading.settled else 'the first shard'}. Give "
-                "the columns, which are turned into rows by the recipe wanted."
-            )
-
-    def _fits(self, role: Role, type_: pa.DataType, several: bool | None = None) -> bool:
-        """Tell whether a role's column may have this type; ``several``: labels may be lists."""
+    def fits(self, role: Role, type_: pa.DataType, several: bool) -> bool:
+        """Tell whether a role's column may have this type; ``several`` : labels may be lists."""
         if role == "features":
             return layout_of(type_) is not None
-        if role == "values":
+        elif role == "values":
             return is_list(type_) and is_number(plain(type_.value_type))
-        several = self.reading.multilabel if several is None else several
-        if role == "label" and several and is_list(type_):
+        elif role == "label" and several and is_list(type_):
             type_ = type_.value_type
         type_, types = plain(type_), pa.types
         if role == "weight" or is_number(type_):
@@ -203,75 +202,72 @@ class _Table(NamedTuple):
         is_label = types.is_decimal(type_) or types.is_boolean(type_) or is_string(type_)
         return bool(is_label or types.is_null(type_))  # pyarrow's type where all are empty
 
-    def _find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
-        """Return the column of a role; None where there is none, and none is needed."""
-        usual = ROLES[role].names if named is None else (named,)
-        named_so = [field for field in self.schema if field.name in usual]
-        # A usual name counts only on a column of the right type: pandas' own "index" is no list.
-        fitting = [field for field in named_so if self._fits(role, field.type)]
-        columns = [field.name for field in (fitting if named is None else named_so)]
-        if len(columns) > 1:
-            self._refuse_several(role, columns)
-        for field in () if fitting else named_so:
-            several_labels = role == "label" and self._fits(role, field.type, several=True)
-            if named is not None or (needed and several_labels):
-                self._refuse_type(role, field, several_labels)
-        if not columns and needed:
-            raise DataError(
-                f"{self.name}: no column for the {ROLES[role].words}, looked for "
-                f"{', '.join(map(repr, usual))}. Name it with --{role} NAME ({self._there()})."
-            )
-        return columns[0] if columns else None
+    def find(self, role: Role, named: str | None, needed: bool = True) -> str | None:
+        """Return the column of a role; None where there is none, and none is needed.
 
-    def _features(self, taken: set[str | None]) -> tuple[str, ...]:
+        A usual name counts only on a column of the right type: pandas' own "index" is no list.
+        """
+        several, usual = self.reading.multilabel, ROLES[role].names if named is None else (named,)
+        named_so = [field for field in self.schema if field.name in usual]
+        fitting = [field for field in named_so if self.fits(role, field.type, several)]
+        candidates = fitting if named is None else named_so
+        if len(candidates) > 1:
+            self.refuse_several(role, [field.name for field in candidates])
+        for field in () if fitting else named_so:
+            if role == "label" and self.fits(role, field.type, several=True):
+                if named is not None or needed:
+                    self.refuse("several labels", field)
+            elif named is not None:
+                advice = self.advice([field]) if role == "features" else ""
+                self.refuse("type", field, role, advice=advice)
+        if not candidates and needed:
+            self.refuse("absent", role=role, usual=", ".join(map(repr, usual)))
+        return candidates[0].name if candidates else None
+
+    def refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
+        """Refuse several columns that could be the one of a role."""
+        listed = " and ".join(map(repr, columns))
+        repeated = f"{len(columns)} columns {columns[0]!r}"
+        self.refuse("ambiguous", repeated if len({*columns}) == 1 else listed, role)
+
+    def features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the column of the features or, in the layout ``columns``, one a feature."""
         settled, features = self.reading.settled, self.reading.features
-        unnamed = () if settled is not None and settled.asked else self._usual(taken, features)
+        is_new = settled is not None and not settled.asked
+        usual = self.usual_features(taken) if features is None or is_new else ()
         if features is None:
-            features = unnamed
-        elif self.reading.unknown_features == "refused" and {*unnamed} - {*features}:
-            new = some([column for column in unnamed if column not in features])
-            raise DataError(
-                f"{self.name}: {new} would be features too, and "
-                f"{settled.by if settled else ''} has none of that name. All shards need the same "
-                "columns: add them there, remove them here, or name those to read with --features "
-                "NAME,NAME,…"
-            )
+            features = usual
+        elif self.reading.unknown_features == "refused" and {*usual} - {*features}:
+            self.refuse("new", some([column for column in usual if column not in features]))
         for column, times in Counter(features).items():
             if self.schema.names.count(column) != 1:
-                self._find("features", column)  # which refuses it
+                self.find("features", column)  # which refuses it
             if times > 1:
-                reason = f"{column!r} is named twice among the features. Name it once."
-                raise SettingsError(f"{self.name}: {reason}")
+                self.refuse("twice", column)
         return features
 
-    def _usual(self, taken: set[str | None], features: tuple[str, ...] | None) -> tuple[str, ...]:
+    def usual_features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return what would be features if none were named; in a later shard, of their layout."""
         settled = self.reading.settled
-        if features is not None and settled is None:
-            return ()
         free = [field for field in self.schema if field.name not in taken]
-        usual = [
+        numbers = tuple(field.name for field in free if layout_of(field.type) == "columns")
+        lists = tuple(
             field.name
             for field in free
             if field.name in ROLES["features"].names
             and layout_of(field.type) not in (None, "columns")
-        ]
-        numbers = [field.name for field in free if layout_of(field.type) == "columns"]
+        )
         if settled is not None:
-            return tuple(numbers if settled.layout == "columns" else usual)
-        if len(usual) > 1:
-            self._refuse_several("features", usual)
-        if not usual and (len(numbers) < len(free) or not free):
-            raise DataError(
-                f"{self.name}: no column for the features, looked for a list or a map called "
-                f"{', '.join(map(repr, ROLES['features'].names))}, and not all columns are "
-                "numbers. Name it with --features NAME, or columns of numbers with --features "
-                f"NAME,NAME,… ({self._there()}).{self._advice(free)}"
-            )
-        return tuple(usual or numbers)
+            return numbers if settled.layout == "columns" else lists
+        if len(lists) > 1:
+            self.refuse_several("features", lists)
+        if not lists and (len(numbers) < len(free) or not free):
+            usual = ", ".join(map(repr, ROLES["features"].names))
+            usual = f"a list or a map called {usual}, or columns that are all numbers"
+            self.refuse("absent", usual=usual, advice=self.advice(free))
+        return lists or numbers
 
-    def _advice(self, fields: Sequence[pa.Field]) -> str:
+    def advice(self, fields: Sequence[pa.Field]) -> str:
         """Say how columns of any kinds become features, by those that are there."""
         specs = [spec for field in fields if (spec := likely_spec(field.name, field.type))][:3]
         if not specs:
@@ -282,35 +278,29 @@ class _Table(NamedTuple):
             f"streamtron inspect {self.name} says what each is good for."
         )
 
-    def _layout(self, features: Sequence[str]) -> Layout:
-        settled, layouts = self.reading.settled, set[Layout]()
-        for column in features:
-            field = self.schema.field(column)
+    def layout(self, features: Sequence[str]) -> Layout:
+        """Return the one layout of all columns of features."""
+        settled = self.reading.settled
+        expected = settled.layout if settled else None if len(features) == 1 else "columns"
+        for field in map(self.schema.field, features):
             layout = layout_of(field.type)
             if layout is None:
-                self._refuse_type("features", field)
-            if settled is not None and layout != settled.layout:
-                raise DataError(
-                    f"{self.name}: {column!r} of type {field.type} holds "
-                    f"{LAYOUTS[layout].words}, and the features are "
-                    f"{LAYOUTS[settled.layout].words} in {settled.by}. All shards need one layout: "
-                    "use streamtron convert for those that differ."
-                )
-            if len(features) > 1 and layout != "columns":
-                raise DataError(
-                    f"{self.name}: of {len(features)} columns of features {column!r} is of type "
-                    f"{field.type}. Name one list or map, or columns of numbers."
-                )
-            layouts.add(layout)
-        return layouts.pop()
+                self.refuse("type", field, advice=self.advice([field]))
+            expected = expected or layout
+            if layout != expected:
+                words = LAYOUTS[layout].words
+                self.refuse("layout", field, layout=words, expected=LAYOUTS[expected].words)
+        assert expected is not None
+        return expected
 
-    def _values(self, columns: Columns) -> str | None:
-        """Return the column of the values that belong to a list; None where all are 1."""
-        named, layout = self.reading.values_column, self.reading.settled
-        if named == "":
-            return None
-        without = layout is not None and named is None
-        column = None if without else self._find("values", named, needed=named is not None)
+    def values(self, columns: Columns) -> str | None:
+        """Return the column of the values that belong to a list; None where all are 1.
+
+        To take all values as 1 while they stand in a column not understood would be silent.
+        """
+        named, settled = self.reading.values_column, self.reading.settled
+        without = settled is not None and named is None
+        column = None if without else self.find("values", named, needed=named is not None)
         may_be = [
             field.name
             for field in self.schema
@@ -320,60 +310,56 @@ class _Table(NamedTuple):
                 or (is_list(field.type) and pa.types.is_floating(field.type.value_type))
             )
         ]
-        if layout is not None and without and may_be:
-            raise DataError(
-                f"{self.name}: {some(may_be)} may hold the values of the features, and there is "
-                f"no such column in {layout.by}, where all values are 1. Add the values there, "
-                'remove the column here, or say --values "" in the fit if all are 1.'
-            )
-        if column is None and may_be:
-            # To take all values as 1 while they stand in a column not understood would be silent.
-            raise DataError(
-                f"{self.name}: features in the lists {columns.features[0]!r}, and no list of "
-                "numbers of a usual name for their values. Name it with --values NAME, or say "
-                f'--values "" if all are 1 ({self._there()}).'
-            )
+        if column is None and may_be and without:
+            self.refuse("new values", some(may_be))
+        elif column is None and may_be:
+            self.refuse("no values", columns.features[0])
         return column
 
-    def _check_settings(self, columns: Columns) -> None:
+    def check_settings(self, columns: Columns) -> None:
+        """Refuse settings that do not suit the layout."""
         reading, layout = self.reading, columns.layout
-        where = f"{self.name}: the features in {columns.features[0]!r} are {LAYOUTS[layout].words}"
+        column, words = columns.features[0], LAYOUTS[layout].words
         if columns.have_names and reading.names is None:
-            needed = "Names need columns: give --hash-bits N or --vocabulary FILE."
-            raise SettingsError(f"{where}. {needed}")
-        if reading.names is not None and not columns.have_names:
-            raise SettingsError(
-                f"{where}, which need neither --hash-bits nor --vocabulary. Leave them out, or "
-                "name other features with --features NAME."
-            )
-        if reading.values_column and not layout.startswith("lists"):
-            raise SettingsError(f"{where}, which hold their values. Leave --values out.")
-        if reading.table_base == 1 and layout not in ("lists", "pairs", "map"):
-            raise SettingsError(f"{where}, whose first column is 0. Give --index-base 0.")
+            self.refuse("names", column, layout=words)
+        for is_given, fits, setting in (
+            (reading.names, columns.have_names, "--hash-bits or --vocabulary"),
+            (reading.values_column, layout.startswith("lists"), "--values"),
+            (reading.table_base, layout in ("lists", "pairs", "map"), "--index-base 1"),
+        ):
+            if is_given and not fits:
+                self.refuse("unsuited", column, layout=words, setting=setting)
 
-    def _refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
-        listed = " and ".join(map(repr, columns))
-        if len({*columns}) == 1:
-            listed = f"{len(columns)} columns {columns[0]!r}"
-        raise DataError(
-            f"{self.name}: {listed} could all be the {ROLES[role].words}. Say which "
-            f"with --{role} NAME, a name that occurs once ({self._there()})."
-        )
+    def check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
+        """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
+        roles: tuple[tuple[Role, str | None], ...] = (("label", label), ("weight", weight))
+        for role, column in roles:
+            if column in features and self.reading.settled is None:
+                self.refuse("both", column, role)
 
-    def _refuse_type(self, role: Role, field: pa.Field, several_labels: bool = False) -> NoReturn:
-        which = f"{self.name}: column {field.name!r} of type {field.type}"
-        if several_labels:
-            raise DataError(
-                f"{which} holds several labels a row. Use --multilabel, or name a column of single "
-                f"ones with --label NAME ({self._there()})."
-            )
-        advice = self._advice([field]) if role == "features" else ""
-        raise DataError(
-            f"{which} cannot be the {', which are '.join(ROLES[role][:2])}. Name another one "
-            f"with --{role} NAME ({self._there()}).{advice}"
-        )
+    def by_recipe(self, recipe: Recipe) -> Columns:
+        """Find and check the columns of a recipe."""
+        reading = self.reading
+        label = self.find("label", recipe.label, needed=reading.labels == "required")
+        weight = None
+        if reading.weight_column is not None and reading.weights == "read":
+            weight = self.find("weight", recipe.weight or reading.weight_column)
+        if reading.settled is None:
+            recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
+            self.check_apart(recipe.names, label, weight)
+        for column in recipe.columns:
+            if (times := self.schema.names.count(column.name)) != 1:
+                by = "the model reads" if reading.settled else "--columns or --text names"
+                self.refuse("recipe column", column.name, count=times, by=by)
+            if not column.takes((field := self.schema.field(column.name)).type):
+                self.refuse("recipe type", field, words=column.KIND, types=column.TYPES)
+        counts = reading.unknown_features == "out_of_range"
+        names, new = tuple(recipe.names), None if counts else Counter[str]()
+        return Columns(label, "recipe", names, None, weight, recipe, new)
 
-    def _there(self) -> str:
-        shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
-        remainder = f", … {len(self.schema) - MANY} more" if len(self.schema) > MANY else ""
-        return f"columns there: {', '.join(shown)}{remainder}"
+    def check_recipe(self) -> None:
+        """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""
+        recipe, features = self.reading.recipe, self.reading.features or ()
+        none = recipe is not None and not {*recipe.names, *features} & set(self.schema.names)
+        if recipe is not None and (none or recipe_in(self.schema, self.name) != recipe):
+            self.refuse("recipe", some(recipe.names))

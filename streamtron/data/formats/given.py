@@ -29,10 +29,9 @@ BATCH = 1 << 16
 BATCH_VALUES = 1 << 22
 """Values of a matrix in a record batch, zeros too."""
 
-_WANTED = (
-    "a pandas, polars or Dask data frame, a Hugging Face data set, a DuckDB relation, an Arrow "
-    "table or stream, or an iterator of record batches"
-)
+
+def _refusal(what: str) -> DataError:
+    return DataError(f"the rows to fit on: {what}")
 
 
 class _Given:
@@ -43,7 +42,7 @@ class _Given:
         batches = self._read()
         first = next(batches, None)
         if first is None:
-            raise DataError("the rows to fit on: there are none. Wanted is one at least.")
+            raise _refusal("there are none. Expected is one at least.")
         self.schema = first.schema
         self._begun: Iterator[pa.RecordBatch] | None = chain([first], batches)
 
@@ -55,15 +54,15 @@ class _Given:
         batches, self._begun = self._begun, None
         if batches is None:
             if isinstance(self._rows, Iterator):
-                raise DataError(
-                    "the rows to fit on: an iterator, which can be read once, and they are needed "
+                raise _refusal(
+                    "an iterator, which can be read once, and they are needed "
                     "again, for memory is small. Give a table or shards, or raise the memory."
                 )
             batches = self._read()
         for batch in batches:
             if not batch.schema.equals(self.schema):
-                raise DataError(
-                    f"the rows to fit on: a record batch with {_columns(batch.schema)} after one "
+                raise _refusal(
+                    f"a record batch with {_columns(batch.schema)} after one "
                     f"with {_columns(self.schema)}. All need the same columns and types."
                 )
             yield batch
@@ -123,8 +122,7 @@ class GivenReader(ArrowReader):
         self, file: pa.NativeFile, columns: list[str]
     ) -> Iterator[tuple[pa.RecordBatch, float]]:
         if self.path not in _given:
-            where = "in the memory of another process. Give shards to workers."
-            raise DataError(f"the rows to fit on: {where}")
+            raise _refusal("in the memory of another process. Give shards to workers.")
         yield from ((batch.select(columns), 0.0) for batch in _given[self.path].batches())
 
 
@@ -135,9 +133,10 @@ def _of_tables(rows: Any) -> Iterator[pa.RecordBatch]:
         elif hasattr(table, "__arrow_c_stream__"):
             yield from map(_plain, pa.RecordBatchReader.from_stream(table))
         else:
-            raise DataError(
-                f"the rows to fit on: a {type(table).__name__}. Wanted is {_WANTED}; or a matrix "
-                "with its labels, y."
+            raise _refusal(
+                f"a {type(table).__name__}. Expected is a pandas, polars or Dask data frame, a "
+                "Hugging Face data set, a DuckDB relation, an Arrow table or stream, or an "
+                "iterator of record batches; or a matrix with its labels, y."
             )
 
 
@@ -170,12 +169,12 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
     labels = np.asarray(y)
     matrix: Any = X if hasattr(X, "shape") else np.asarray(X)
     if np.ndim(X) != 2 or labels.shape != (matrix.shape[0],):
-        raise DataError(
-            f"the rows to fit on: X of shape {np.shape(X)} and y of shape {labels.shape}. Wanted "
-            "are a matrix, (rows, columns), and one label a row."
+        raise _refusal(
+            f"X of shape {np.shape(X)} and y of shape {labels.shape}. Expected are a matrix, "
+            "(rows, columns), and one label a row."
         )
     if np.ma.is_masked(X) or np.ma.is_masked(y):
-        raise DataError("the rows to fit on: values that are masked. Remove or fill them.")
+        raise _refusal("values that are masked. Remove or fill them.")
     # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
         matrix = canonical(sparse.csr_array(X))
@@ -191,9 +190,8 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         try:
             label = pa.array(labels[start : start + step].tolist())
         except (pa.ArrowException, OverflowError) as error:
-            raise DataError(
-                f"the rows to fit on: y of {labels.dtype} ({error}). Wanted are labels of one kind."
-            ) from error
+            what = f"y of {labels.dtype} ({error}). Expected are labels of one kind."
+            raise _refusal(what) from error
         yield pa.RecordBatch.from_arrays([*lists, label], ["indices", "values", "label"])
 
 
@@ -207,5 +205,4 @@ def _numbers(values: Any) -> Any:
             raise TypeError("no real numbers")
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        reason = f"X of {type_} ({error}). Wanted are numbers."
-        raise DataError(f"the rows to fit on: {reason}") from error
+        raise _refusal(f"X of {type_} ({error}). Expected are numbers.") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
@@ -26,7 +26,7 @@ from streamtron.data.deletions import Deletions
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.libsvm_messages import complaint, unfit
 from streamtron.data.formats.text_labels import TextLabels, is_name_at, shown, text_labels
-from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
+from streamtron.data.formats.text_stream import Cut, TextStream
 from streamtron.data.prefetch import in_order
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch, sort_columns
@@ -63,20 +63,12 @@ class LibsvmReader(FileReader):
         """Yield the rows in file order, some at a time; none if the file has no row."""
         self.bytes_read = 0
         stream = TextStream(self.path, self.name)
-        blocks = stream.blocks(min(READ_BYTES, self._batch_bytes))
-        texts = self._checked(whole_rows(blocks, self._batch_bytes, "libsvm text", LINE_SHARE))
-        parse = _Parser(self.reading).parse
-        first_line = 1
-        with closing(in_order(parse, texts, self._threads)) as parsed:
-            try:
-                for batch, lines_of_rows, lines, self.bytes_read in parsed:
-                    if batch.rows:
-                        place = partial(_place, self.name, first_line, lines_of_rows)
-                        yield batch._replace(place=place)
-                    first_line += lines
-            except BadLine as bad:
-                place_ = f"{self.name}, line {first_line + bad.line}"
-                raise bad.kind(f"{place_}: {bad.sentence}") from None
+        cuts = self._ended(stream.cuts(self._batch_bytes, "libsvm text", LINE_SHARE))
+        parse = _Parser(self.reading, self.name).parse
+        with closing(in_order(parse, cuts, self._threads)) as parsed:
+            for batch, self.bytes_read in parsed:
+                if batch.rows:
+                    yield batch
         self.bytes_read = stream.bytes_read
         self._fingerprint = stream.fingerprint()
 
@@ -110,24 +102,21 @@ class LibsvmReader(FileReader):
             "--rows FILE."
         )
 
-    def _checked(self, texts: Iterable[tuple[bytearray, int]]) -> Iterator[tuple[bytearray, int]]:
-        """Drop a byte order mark, end the last line; refuse other formats, and a row cut off."""
-        for number, (text, taken) in enumerate(texts):
-            for signature, sentence in _SIGNATURES.items() if number == 0 else ():
-                if re.match(signature, text):
-                    raise BadLine(0, f"libsvm text is wanted, and this is {sentence}.")
-            if number == 0:
-                text = text.removeprefix(b"\xef\xbb\xbf")
-            end = text.rfind(b"\n") + 1
+    def _ended(self, cuts: Iterable[Cut]) -> Iterator[Cut]:
+        """End the last line; refuse one that was cut off within a pair, behind the rows before."""
+        for cut in cuts:
+            text, end = cut.text, cut.text.rfind(b"\n") + 1
             *words, word = bytes(text[end:]).rsplit(None, 1) or [b""]
             if words and text.endswith(word) and _CUT.fullmatch(word) and b"#" not in words[0]:
-                yield text[:end], taken
-                what = f"the file ends with {shown(word)} and no newline: it was cut off."
-                raise BadLine(0, f"{what} Copy or write it again.")
+                yield cut._replace(text=text[:end])
+                raise DataError(
+                    f"{self.name}, line {cut.line_of(end)}: the file ends with {shown(word)} and "
+                    "no newline: it was cut off. Copy or write it again."
+                )
             if end < len(text):
                 text += b"\n"
                 self.note_end("the last line ends without a newline")
-            yield text, taken
+            yield cut
 
 
 class _Buffers(NamedTuple):
@@ -168,7 +157,8 @@ def _place(name: str, first_line: int, lines: NDArray[np.int64], row: int) -> st
 class _Parser(threading.local):
     """Parse the texts of one file, in any number of threads, each with its own buffers."""
 
-    def __init__(self, reading: ReaderConfig) -> None:
+    def __init__(self, reading: ReaderConfig, name: str) -> None:
+        self._name = name
         self._first_column = 1 if reading.index_base == 1 else 0
         self._weighted = reading.weights_in_label
         self._several, self._targets = reading.multilabel, reading.numbers
@@ -178,13 +168,9 @@ class _Parser(threading.local):
         self._size = 0
         self._buffers = _Buffers.for_text(0)
 
-    def parse(self, piece: tuple[bytearray, int]) -> tuple[RowBatch, NDArray[np.int64], int, int]:
-        """Parse whole lines; raise BadLine for the first that is refused.
-
-        Returns the rows, the lines (from 0) they are on, the number of lines, and the stored bytes
-        read so far, which come with the text.
-        """
-        text, bytes_read = piece
+    def parse(self, cut: Cut) -> tuple[RowBatch, int]:
+        """Parse whole lines; return the rows, and the stored bytes that were read for them."""
+        text = cut.text
         if len(text) > self._size:
             self._size = len(text) * 5 // 4  # the next one is a little longer or shorter
             self._buffers = _Buffers.for_text(self._size)
@@ -193,7 +179,8 @@ class _Parser(threading.local):
         if not names and self._stopped_at_name(text):
             names = True
             self._call_kernel(text, names)
-        rows, lines = int(self._buffers.counts[text_kernels.PARSED_ROWS]), self._buffers.lines
+        rows = int(self._buffers.counts[text_kernels.PARSED_ROWS])
+        lines = self._buffers.lines[:rows].copy()
         refused = [*self._read_deferred(text), *self._sort_columns(rows), *self._stopped(text)]
         named = None
         if names:
@@ -201,12 +188,12 @@ class _Parser(threading.local):
             named = text_labels(text, tokens, rows, several=self._several)
             if named.refused:
                 row, sentence = named.refused
-                refused.insert(0, (int(lines[row]), sentence))
+                refused.insert(0, (int(self._buffers.lines[row]), sentence))
         if refused:
-            raise BadLine(*min(refused, key=itemgetter(0)))
-        count = int(self._buffers.counts[text_kernels.PARSED_LINES])
-        batch = self._row_batch(self._buffers, rows, named)
-        return batch, lines[:rows].copy(), count, bytes_read
+            line, sentence = min(refused, key=itemgetter(0))
+            raise DataError(f"{self._name}, line {cut.line + line}: {sentence}")
+        place = partial(_place, self._name, cut.line, lines)
+        return self._row_batch(self._buffers, rows, named, place), cut.bytes_read
 
     def _call_kernel(self, text: bytearray, names: bool) -> None:
         array, options = np.frombuffer(text, np.uint8), (self._optional, self._weighted, names)
@@ -218,7 +205,9 @@ class _Parser(threading.local):
         numbers = self._weighted or self._targets
         return trouble == text_kernels.BAD_LABEL and not numbers and is_name_at(text, at)
 
-    def _row_batch(self, buffers: _Buffers, rows: int, named: TextLabels | None) -> RowBatch:
+    def _row_batch(
+        self, buffers: _Buffers, rows: int, named: TextLabels | None, place: Callable[[int], str]
+    ) -> RowBatch:
         nonzeros = int(buffers.indptr[rows])
         values = buffers.values[:nonzeros]
         codes: Codes
@@ -235,7 +224,7 @@ class _Parser(threading.local):
             codes,
             classes,
             buffers.weights[:rows].copy() if self._weighted else None,
-            str,
+            place,
             code_offsets,
         )
 
@@ -296,15 +285,3 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
 
 _CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
 """A pair that is not whole."""
-
-_SIGNATURES = {
-    rb"\x1f\x8b": "gzip data. Give the file a name that ends in .gz",
-    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": "bzip2 data. Give the file a name that ends in .bz2",
-    rb"\xfd7zXZ": "xz data. Give the file a name that ends in .xz",
-    rb"\x28\xb5\x2f\xfd": "Zstandard data. Give the file a name that ends in .zst",
-    rb"PAR1\x15": "a Parquet file. Give it a name that ends in .parquet",
-    rb"ARROW1\0\0": "an Arrow file. Give it a name that ends in .arrow",
-    rb"PK\x03\x04": "a zip archive. Unpack it",
-    rb"\xff\xfe": "UTF-16 text. Convert it to UTF-8",
-    rb"\xfe\xff": "UTF-16 text. Convert it to UTF-8",
-}

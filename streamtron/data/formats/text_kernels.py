@@ -872,14 +872,10 @@ def copy_names(text, found, chosen, names, offsets):
         offsets[n + np.uintp(1)] = end + length
 
 
-@kernel(types.int64(readonly(types.uint8), types.int64, types.int64[::1]))
-def too_deep(text, most, state):
-    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length.
-
-    state : int64, shape (3,), changed in place: open brackets, whether within a string, whether
-        behind a backslash; 0 at the start of the file.
-    """
-    depth, quoted, escaped = state[0], state[1] != 0, state[2] != 0
+@kernel(types.int64(readonly(types.uint8), types.int64))
+def too_deep(text, most):
+    """Return where more than ``most`` brackets are open in JSON, outside strings; or the length."""
+    depth, quoted, escaped = 0, False, False
     for at in range(len(text)):
         byte = text[at]
         if quoted:
@@ -893,39 +889,34 @@ def too_deep(text, most, state):
                 return at
         elif byte | 0x20 == _CLOSE:
             depth -= 1
-    state[0], state[1], state[2] = depth, quoted, escaped
     return len(text)
 
 
-@kernel(types.int64(readonly(types.uint8), types.int64, types.int64, types.int64[::1]))
-def odd_quote(text, separator, line, state):
-    """Return where CSV has a quote that neither opens nor closes a field; or the length.
+@kernel(types.UniTuple(types.int64, 2)(readonly(types.uint8), types.int64))
+def csv_rows(text, separator):
+    """Return where the last whole row of CSV ends, and where the quote is that is open at the end.
 
-    line : the line of the first byte.
-    state : int64, shape (4,), changed in place: BEFORE, BARE, QUOTED or CLOSED; the line on which
-        the last quote opened; the last byte; ends of lines outside quotes are added to the fourth.
-        All 0 at the start of the file.
+    The second is -1 where none is open. A quote that neither opens nor closes a field is returned
+    as the second, with -1 as the first.
     """
-    where = state[0]
+    end, opened, where = 0, -1, BEFORE
     for at in range(len(text)):
         byte = text[at]
         ends = byte in (separator, _NEWLINE, _RETURN)
         if byte == _QUOTE:
             if where == BARE:
-                return at
+                return -1, at
             elif where == QUOTED:
                 where = CLOSED
             else:  # behind a closing quote it stands for a quote
-                state[1] = line if where == BEFORE else state[1]
+                opened = at if where == BEFORE else opened
                 where = QUOTED
         elif where == CLOSED and not ends:
-            return at
+            return -1, at
         elif where != QUOTED:
             where = BEFORE if ends else BARE
-            state[3] += byte in (_NEWLINE, _RETURN)
-        line += byte == _NEWLINE
-    state[0], state[2] = where, text[-1]
-    return len(text)
+            end = at + 1 if byte in (_NEWLINE, _RETURN) else end
+    return end, opened if where == QUOTED else -1
 
 
 @kernel(types.void(readonly(types.uint8), _ORDER, readonly(types.uint32), _U1, _I8, _I8, _I8))

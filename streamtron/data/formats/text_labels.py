@@ -115,10 +115,10 @@ def merging(token: bytes, number: float, targets: bool = False) -> str:
 
 
 def several_labels(token: bytes) -> str:
-    """Say that a row has several labels where one is wanted."""
+    """Say that a row has several labels where one is expected."""
     return (
-        f"the row has several labels ({shown(token)}). One is wanted, unless with --multilabel. If "
-        "this is CSV, give the file a name that ends in .csv."
+        f"the row has several labels ({shown(token)}). One is expected, unless with --multilabel. "
+        "If this is CSV, give the file a name that ends in .csv."
     )
 
 

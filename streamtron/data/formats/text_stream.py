@@ -1,4 +1,4 @@
-"""Read a text shard: decompress it, hash its stored bytes, cut it into whole lines."""
+"""Read a text shard: decompress it, hash its stored bytes, cut it into whole rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import bz2
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -32,6 +33,9 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 PACKED = tuple(_DECOMPRESSORS)
 """Suffixes of the compressions that are unpacked."""
 
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8, which is no part of a text."""
+
 READ_BYTES = 1 << 18  # handed on at once, at most
 
 LINE_LIMIT = 1 << 28
@@ -39,6 +43,19 @@ LINE_LIMIT = 1 << 28
 
 _UNPACKED_BYTES = 1 << 20  # handed from the unpacking thread to the parsing one at a time
 _SIP = 4096  # compressed bytes unpacked at once: small, for bzip2 can turn them into 100 MB
+
+
+class Cut(NamedTuple):
+    """Whole rows of a text, the line of the first, the stored bytes read for them and all before;
+    the last row of a file may lack its newline."""
+
+    text: bytearray
+    line: int
+    bytes_read: int
+
+    def line_of(self, at: int) -> int:
+        """Return the line of a byte."""
+        return self.line + self.text.count(b"\n", 0, at)
 
 
 class TextStream:
@@ -66,6 +83,49 @@ class TextStream:
                     part = min(start + size, len(block)) / len(block)
                     yield block[start : start + size], first + round(part * (taken - first))
                 first = taken
+
+    def cuts(
+        self,
+        size: int,
+        kind: str,
+        share: int = 0,
+        longest: int | None = None,
+        end_of: Callable[[Cut, bool], int] | None = None,
+    ) -> Iterator[Cut]:
+        """Cut the text into whole rows, ``size`` bytes of them or little more.
+
+        Parameters
+        ----------
+        kind : what the text should be, in messages.
+        share : a row may take this part of the memory that there is; 0 = any.
+        longest : bytes of a row, at most; None = LINE_LIMIT.
+        end_of : return where the last whole row of a text ends, or its length where the file ends
+            there; None = a row ends with its line.
+        """
+        longest = LINE_LIMIT if longest is None else longest
+        limit = min(longest, available_memory() // share) if share else longest
+        held, line, end = bytearray(), 1, 0
+        for block, bytes_read in chain(self.blocks(min(size, READ_BYTES)), [(b"", 0)]):
+            taken = bytes_read if block else self.bytes_read
+            fresh = max(len(held) - len(MARK), 0)
+            held += block
+            if line == 1 and held.startswith(MARK):
+                del held[: len(MARK)]
+            if end_of is None:
+                end = (held.rfind(b"\n", fresh) + 1 or end) if block else len(held)
+            if block and len(held) < size:
+                continue
+            if end_of is not None:
+                end = end_of(Cut(held, line, taken), not block)
+            if len(held) - end > limit:
+                line += held.count(b"\n", 0, end)
+                raise _too_long(f"{self._name}, line {line}", limit, kind, limit < longest)
+            if end:
+                cut, held = Cut(held, line, taken), held[end:]
+                del cut.text[end:]
+                line += cut.text.count(b"\n")
+                yield cut
+                end = 0
 
     def fingerprint(self) -> str:
         """xxh3-128 of the bytes taken so far, 32 hex digits."""
@@ -115,46 +175,13 @@ def _unpacked(blocks: Iterator[bytes], suffix: str, name: str) -> Iterator[bytes
         raise DataError(f"{name}: the {suffix} data is cut off before its end. {remedy}")
 
 
-class BadLine(Exception):
-    """A line is refused: the line, from 0 at the start of its text, and what is wrong with it."""
-
-    def __init__(
-        self, line: int, sentence: str, kind: type[DataError | MachineError] = DataError
-    ) -> None:
-        self.line, self.sentence, self.kind = line, sentence, kind
-
-
-def whole_rows(
-    blocks: Iterable[tuple[bytes, int]], batch_bytes: int, kind: str, share: int
-) -> Iterator[tuple[bytearray, int]]:
-    """Yield whole rows, ``batch_bytes`` of them or little more, with the stored bytes read for them
-    and all before; the last may lack its newline. ``kind`` : what the text should be, in messages.
-    ``share`` : a row may take this part of the memory that there is."""
-    limit = min(LINE_LIMIT, available_memory() // share)
-    held, end = bytearray(), 0
-    for block, taken in blocks:
-        if last := block.rfind(b"\n") + 1:
-            end = len(held) + last
-        held += block
-        if end and len(held) >= batch_bytes:
-            remainder = held[end:]
-            del held[end:]
-            yield held, taken
-            held, end = remainder, 0
-        elif len(held) - end > limit + batch_bytes:
-            raise _too_long(held.count(b"\n", 0, end), limit, kind)
-    if held:
-        yield held, taken
-
-
-def _too_long(line: int, limit: int, kind: str) -> BadLine:
+def _too_long(place: str, limit: int, kind: str, of_memory: bool) -> DataError | MachineError:
     """Make the error for a row longer than the limit: of the data, or of this machine's memory."""
-    length = f"longer than {limit:,} bytes"
+    length = f"{place}: a row longer than {limit:,} bytes"
     check = f"Check that this is {kind}, with a row on each line"
-    if limit == LINE_LIMIT:
-        return BadLine(line, f"{length}. {check}.")
-    sentence = (
+    if not of_memory:
+        return DataError(f"{length}. {check}.")
+    return MachineError(
         f"{length}, which is too long for the {available_memory() >> 20:,} MiB of memory that this "
         f"process may use. {check}, or give the process more memory."
     )
-    return BadLine(line, sentence, MachineError)

@@ -1,4 +1,4 @@
-"""Read tables that are text, CSV and JSON lines, by pyarrow's streaming readers.
+"""Read tables that are text, CSV and JSON lines: a megabyte of whole rows at a time, by pyarrow.
 
 The columns and their types are those of a file's first megabyte. A column of whole numbers there
 may hold other numbers later. Rows in messages count from 1, without the header.
@@ -7,15 +7,12 @@ may hold other numbers later. Rows in messages count from 1, without the header.
 from __future__ import annotations
 
 import re
-import threading
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +27,7 @@ from streamtron.data.formats import text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_labels import NUMBER
-from streamtron.data.formats.text_stream import TextStream
+from streamtron.data.formats.text_stream import Cut, TextStream
 
 MOST_NESTED = 64
 """Depth of lists and objects in JSON: pyarrow's time grows with its square, and its stack ends."""
@@ -40,8 +37,6 @@ MOST_COLUMNS = 100_000
 
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
 _ITEMS = {"list": pa.string(), "vector": pa.float64()}  # of lists that are all empty, or null
-_LONG = "Check that each quote is closed, or write the rows as Parquet"
-MARK = b"\xef\xbb\xbf"
 _ROUNDED = 2.0**53  # from here on floats skip whole numbers
 
 
@@ -63,65 +58,61 @@ class TextTableReader(StreamedReader):
     BLOCK_BYTES = 1 << 20
     """Text that is parsed at a time, which takes some 40 times as much memory; no row is longer."""
 
+    IS_TYPED: ClassVar[bool]
+    """Whether a cell tells text from a number."""
+
     def _schema(self, file: Any) -> pa.Schema:
         return self._first_schema
 
     @cached_property
     def _first_schema(self) -> pa.Schema:
-        with self._parsed(TextStream(self.path, self.name), None) as (schema, _):
-            return pa.schema([self._settled(field) for field in schema])
+        return pa.schema([self._settled(field) for field in self._first_rows(None).schema])
 
-    @contextmanager
-    def _parsed(
+    def _first_rows(self, schema: pa.Schema | None) -> pa.Table:
+        table = pa.table({})
+        with closing(self._tables(TextStream(self.path, self.name), schema)) as tables:
+            for table, _ in tables:
+                if len(table):
+                    break
+        return table
+
+    def _tables(
         self, stream: TextStream, schema: pa.Schema | None
-    ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-        """Parse these columns as these types, or all columns as what they look like."""
-        with closing(_Text(self, stream)) as text:
-            text.begin()
+    ) -> Generator[tuple[pa.Table, Cut]]:
+        """Parse some rows at a time: the columns of a schema, or all as what they look like."""
+        names = [] if schema is None else self._first_schema.names
+        size, rows, is_first = self.BLOCK_BYTES, 0, True
+        for cut in stream.cuts(size, self.KIND, longest=size, end_of=self._end_of_rows):
             try:
-                reader = self._reader(text, schema)
+                table = self._parsed(cut.text, None if is_first else names, schema)
             except pa.ArrowInvalid as error:
-                if str(error).startswith("Empty"):
-                    yield pa.schema([]), iter(())
-                    return
-                raise self._refusal(error, 0) from error
-            if pa.binary() in reader.schema.types:
-                raise self._refusal(pa.ArrowInvalid("invalid UTF8 data"), 0)
-            yield reader.schema, self._batches(reader)
-
-    def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
-        rows = 0
-        try:
-            for batch in reader:
-                yield batch
-                rows += len(batch)
-        except pa.ArrowInvalid as error:
-            raise self._refusal(error, rows) from error
+                if re.match("(CSV parse error: )?Empty (CSV|JSON) file", str(error)):
+                    continue
+                header = is_first and not self.IS_TYPED
+                raise self._refusal(error, rows - header, names, cut) from error
+            names, is_first, rows = names or table.schema.names, False, rows + len(table)
+            yield table, cut
 
     @abstractmethod
-    def _reader(self, text: _Text, schema: pa.Schema | None) -> Any:
-        """Return pyarrow's reader of the text."""
+    def _end_of_rows(self, cut: Cut, last: bool) -> int:
+        """Return where the last whole row ends; refuse what pyarrow would take for something
+        else."""
 
-    def check(self, text: bytes, file: _Text) -> None:
-        """Refuse what pyarrow would take for something else in the next piece of the file."""
+    @abstractmethod
+    def _parsed(self, text: bytearray, names: list[str] | None, schema: pa.Schema | None) -> Any:
+        """Return a table of whole rows; ``names`` : of all columns, where they are not the first
+        row."""
 
-    def _check_length(self, text: bytes, line: int, ends: int) -> None:
-        """Refuse a row, begun on this line, that has no end in a block."""
-        if not ends and len(text) >= self.BLOCK_BYTES:
-            raise DataError(
-                f"{self.name}, line {line}: a row longer than {self.BLOCK_BYTES:,} bytes. {_LONG}."
-            )
-
-    def _refusal(self, error: Exception, rows: int) -> DataError:
-        """Return an error with the row that pyarrow names, or how many there are before it."""
+    def _refusal(self, error: Exception, before: int, names: list[str], cut: Cut) -> DataError:
+        """Return an error with the row that pyarrow names, or the line where the text begins;
+        ``before`` : the rows before the text, less a header in it."""
         reason = " ".join(str(error).split()).rstrip(".")
-        place = f"behind row {rows}" if rows else "in the first rows"
-        if row := re.search(r" in row (\d+)$|Row #(\d+): ", reason):  # the second with the header
-            place = f"row {rows + int(row[1]) + 1 if row[1] else int(row[2]) - 1}"
+        place = f"from line {cut.line} on"
+        if row := re.search(r"Row #(\d+): | in row (\d+)$", reason):
+            place = f"row {before + int(row[1] or int(row[2]) + 1)}"
             reason = reason.replace(row[0], "")
-        if column := re.search(r"In CSV column #(\d+): ", reason):
-            named = f"In column {self._first_schema.names[int(column[1])]!r}: "
-            reason = reason.replace(column[0], named)
+        if column := names and re.search(r"In CSV column #(\d+): ", reason):
+            reason = reason.replace(column[0], f"In column {names[int(column[1])]!r}: ")
         if "UTF8" in reason:
             remedy = "Convert the file to UTF-8, as iconv -f latin1 -t utf-8 does"
         else:
@@ -134,7 +125,7 @@ class TextTableReader(StreamedReader):
     def _settled(self, field: pa.Field) -> pa.Field:
         """Return a column of the type that it is read as: what looks like a date, or is empty, is a
         string, unless the recipe or the first shard says otherwise."""
-        kind, of_csv = self._kind_of(field.name), isinstance(self, CsvReader)
+        kind, of_csv = self._kind_of(field.name), not self.IS_TYPED
         recipe = self.reading.recipe
         dated, empty = pa.types.is_temporal(field.type), pa.types.is_null(field.type)
         outright = recipe is None or field.name in recipe.names  # and not by a pattern
@@ -164,17 +155,17 @@ class TextTableReader(StreamedReader):
         fields = [self._schema(file).field(column) for column in columns]
         wide = [_wide(field) if field.name in numbers else field for field in fields]
         row = 1
-        with self._parsed(file, pa.schema(wide)) as (_, batches):
-            for batch in batches:
+        for table, cut in self._tables(file, pa.schema(wide)):
+            for batch in table.to_batches():
                 arrays = [self._array(batch, field, row) for field in fields]
                 rows = pa.RecordBatch.from_arrays(arrays, columns) if columns else batch
-                yield Part(rows, Spot(self.name, "", row), file.bytes_read / size)
+                yield Part(rows, Spot(self.name, "", row), cut.bytes_read / size)
                 row += len(batch)
 
     def _array(self, batch: pa.RecordBatch, field: pa.Field, row: int) -> pa.Array:
         """Return a column, as integers where all are whole, so that none is rounded unseen."""
         array = batch.column(field.name)
-        if isinstance(self, CsvReader) and self._kind_of(field.name) == "text":
+        if not self.IS_TYPED and self._kind_of(field.name) == "text":
             array = pc.fill_null(array, "")
         if array.type == field.type:
             return array
@@ -191,72 +182,25 @@ class TextTableReader(StreamedReader):
             return array
 
 
-class _Text:
-    """The text of a shard, as a file that pyarrow reads, ahead of what is asked for and on a thread
-    of its own."""
-
-    closed = False
-
-    def __init__(self, reader: TextTableReader, stream: TextStream) -> None:
-        self._reader, self._blocks = reader, stream.blocks(reader.BLOCK_BYTES)
-        self._held, self._ahead = bytearray(), deque[bytes]()
-        self.lines, self.state = 0, np.zeros(4, np.int64)
-        self._lock = threading.Lock()
-
-    def begin(self) -> None:
-        """Read and check two blocks, in which the first row ends, before pyarrow does: where its
-        own thread meets an error while the text is opened, it may wait for itself without end."""
-        self._ahead.extend(self._next(self._reader.BLOCK_BYTES) for _ in range(2))
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, as many as are asked for unless the text ends."""
-        with self._lock:
-            text = self._ahead.popleft() if self._ahead else self._next(size)
-            if len(text) > size:
-                self._ahead.appendleft(text[size:])
-            return text[:size]
-
-    def _next(self, size: int) -> bytes:
-        while len(self._held) < size and (block := next(self._blocks, None)):
-            self._held += block[0]
-        text = bytes(self._held[:size])
-        del self._held[:size]
-        self._reader.check(text, self)
-        self.lines += text.count(b"\n")
-        return text
-
-    def line_of(self, text: bytes, at: int) -> int:
-        """Return the line of a byte of the piece that is being read."""
-        return self.lines + text.count(b"\n", 0, at) + 1
-
-    def close(self) -> None:
-        """End the reading."""
-        self.closed = True
-        with self._lock:
-            self._blocks.close()
-
-
 class CsvReader(TextTableReader):
     """Values between commas, or between tabs in a .tsv, as RFC 4180 has it: the first line names
     the columns, a field that holds a quote, a comma or an end of line is quoted, and quotes in it
     are doubled."""
 
-    KIND = "a CSV table"
+    KIND, IS_TYPED = "a CSV table", False
 
     def as_written(self, names: list[str]) -> pa.Table:
         """Return columns of the first rows as text."""
-        schema = pa.schema([(name, pa.string()) for name in names])
-        with self._parsed(TextStream(self.path, self.name), schema) as (schema, batches):
-            return pa.Table.from_batches([*islice(batches, 1)], schema)
+        return self._first_rows(pa.schema([(name, pa.string()) for name in names]))
 
     @property
     def _separator(self) -> str:
         return "\t" if ".tsv" in storage.file_name(self.path).lower() else ","
 
-    def _reader(self, text: _Text, schema: pa.Schema | None) -> Any:
-        reader = csv.open_csv(
-            text,
-            csv.ReadOptions(use_threads=False, block_size=self.BLOCK_BYTES),
+    def _parsed(self, text: bytearray, names: list[str] | None, schema: pa.Schema | None) -> Any:
+        table = csv.read_csv(
+            pa.BufferReader(text),
+            csv.ReadOptions(use_threads=False, block_size=len(text), column_names=names),
             csv.ParseOptions(delimiter=self._separator, newlines_in_values=True),
             csv.ConvertOptions(
                 column_types=schema,
@@ -265,76 +209,69 @@ class CsvReader(TextTableReader):
                 strings_can_be_null=True,
             ),
         )
-        names = reader.schema.names
-        if schema is None and all(NUMBER.fullmatch(name.strip().encode()) for name in names):
+        names_first = schema is None and names is None
+        header = [name.strip().encode() for name in table.schema.names]
+        if names_first and all(map(NUMBER.fullmatch, header)):
             raise DataError(
-                f"{self.name}, line 1: numbers ({', '.join(names[:5])}) where the names of the "
-                "columns are expected. Add a line with their names."
+                f"{self.name}, line 1: numbers ({', '.join(table.schema.names[:5])}) where the "
+                "names of the columns are expected. Add a line with their names."
             )
-        return reader
+        if schema is None and pa.binary() in table.schema.types:
+            raise pa.ArrowInvalid("invalid UTF8 data")
+        return table
 
-    def check(self, text: bytes, file: _Text) -> None:
+    def _end_of_rows(self, cut: Cut, last: bool) -> int:
         """Refuse more columns than fit in memory, and quotes by which rows would be lost."""
-        separator, state = self._separator.encode(), file.state
-        text = text.removeprefix(MARK) if file.lines == 0 else text
-        if not text:
-            if state[0] == text_kernels.QUOTED:
-                self._refuse_quote(int(state[1]))
-            elif state[2] != ord("\n"):
-                self.note_end("the last line ends without a newline")
-            return
-        if file.lines == 0:
-            columns = text.partition(b"\n")[0].count(separator) + 1
+        text = cut.text
+        if cut.line == 1:
+            columns = text.partition(b"\n")[0].count(self._separator.encode()) + 1
             most = min(MOST_COLUMNS, available_memory() // _COLUMN_BYTES)
             if columns > most:
                 raise DataError(
                     f"{self.name}, line 1: {columns:,} columns; CSV may have {most:,} in the "
                     "memory there is. Write the rows as libsvm text, or as lists in Parquet."
                 )
-        array = np.frombuffer(text, np.uint8)
-        opened, state[3] = int(state[1]), 0
-        line = opened if state[0] == text_kernels.QUOTED else file.lines + 1
-        at = text_kernels.odd_quote(array, ord(separator), file.lines + 1, state)
-        if at < len(text):
-            self._refuse_quote(file.line_of(text, at))
-        self._check_length(text, line, int(state[3]))
-
-    def _refuse_quote(self, line: int) -> None:
-        raise DataError(
-            f"{self.name}, line {line}: a quote within a field, or one that is not closed. Quote a "
-            'field that holds quotes, and double them: "12"" pipe".'
-        )
+        end, quote = text_kernels.csv_rows(np.frombuffer(text, np.uint8), ord(self._separator))
+        if quote >= 0 and (end < 0 or last or len(text) - end > self.BLOCK_BYTES):
+            raise DataError(
+                f"{self.name}, line {cut.line_of(quote)}: a quote within a field, or one that is "
+                'not closed. Quote a field that holds quotes, and double them: "12"" pipe".'
+            )
+        if last and text and not text.endswith((b"\n", b"\r")):
+            self.note_end("the last line ends without a newline")
+        return len(text) if last else int(end)
 
 
 class JsonLinesReader(TextTableReader):
     """An object a line; a field that is missing is null."""
 
-    KIND = "a file of JSON lines"
+    KIND, IS_TYPED = "a file of JSON lines", True
 
-    def _reader(self, text: _Text, schema: pa.Schema | None) -> Any:
-        return json.open_json(
-            text,
-            json.ReadOptions(use_threads=False, block_size=self.BLOCK_BYTES),
+    def _parsed(self, text: bytearray, names: list[str] | None, schema: pa.Schema | None) -> Any:
+        return json.read_json(
+            pa.BufferReader(text),
+            json.ReadOptions(use_threads=False, block_size=len(text)),
             json.ParseOptions(
                 explicit_schema=schema,
                 unexpected_field_behavior="infer" if schema is None else "ignore",
             ),
         )
 
-    def check(self, text: bytes, file: _Text) -> None:
+    def _end_of_rows(self, cut: Cut, last: bool) -> int:
         """Refuse an array, and nesting that pyarrow's stack has no room for."""
-        if file.lines == 0 and text.lstrip().startswith(b"["):
+        text = cut.text
+        if cut.line == 1 and text.lstrip().startswith(b"["):
             raise DataError(
                 f"{self.name}: a JSON array, where an object a line is expected. Write each item "
                 "on a line of its own, as jq -c '.[]' does."
             )
-        deep = text_kernels.too_deep(np.frombuffer(text, np.uint8), MOST_NESTED, file.state)
+        deep = text_kernels.too_deep(np.frombuffer(text, np.uint8), MOST_NESTED)
         if deep < len(text):
             raise DataError(
-                f"{self.name}, line {file.line_of(text, deep)}: lists and objects nested deeper "
-                f"than {MOST_NESTED}, or not closed. Flatten or correct the row."
+                f"{self.name}, line {cut.line_of(deep)}: lists and objects nested deeper than "
+                f"{MOST_NESTED}, or not closed. Flatten or correct the row."
             )
-        self._check_length(text, file.lines + 1, text.count(b"\n") + text.count(b"\r"))
+        return len(text) if last else text.rfind(b"\n") + 1
 
 
 def _wide(field: pa.Field) -> pa.Field:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,8 @@ from streamtron.data.formats.layouts import Columns, Spot, first
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.formats.tables import Part, table_errors
 from streamtron.data.formats.text_labels import merging
-from streamtron.data.formats.text_stream import READ_BYTES, BadLine, TextStream, whole_rows
-from streamtron.data.formats.text_tables import MARK, StreamedReader
+from streamtron.data.formats.text_stream import Cut, TextStream
+from streamtron.data.formats.text_tables import StreamedReader
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import RowBatch
 
@@ -51,18 +51,6 @@ BATCH_BYTES = 1 << 19
 
 LINE_SHARE = 384
 """A line may take this part of the memory: names that are kept take 80 times their length."""
-
-
-class Cut(NamedTuple):
-    """Whole lines of a text, the number of the first, the stored bytes up to their end."""
-
-    text: bytearray
-    line: int
-    bytes_read: int
-
-    def line_of(self, at: int) -> int:
-        """Return the line of a byte."""
-        return self.line + self.text.count(b"\n", 0, at)
 
 
 class VowpalWabbitReader(StreamedReader):
@@ -112,19 +100,12 @@ class VowpalWabbitReader(StreamedReader):
 
     def _cuts(self, stream: TextStream) -> Iterator[Cut]:
         """Cut a text into whole lines."""
-        line, blocks = 1, stream.blocks(READ_BYTES)
-        try:
-            for text, bytes_read in whole_rows(blocks, BATCH_BYTES, self.KIND, LINE_SHARE):
-                if line == 1 and text.startswith(MARK):
-                    del text[: len(MARK)]
-                if not text.endswith(b"\n"):
-                    self.note_end("the last line ends without a newline")
-                    text += b"\n"
-                if not text.isspace():
-                    yield Cut(text, line, bytes_read)
-                line += text.count(b"\n")
-        except BadLine as bad:
-            raise bad.kind(f"{self.name}, line {line + bad.line}: {bad.sentence}") from None
+        for cut in stream.cuts(BATCH_BYTES, self.KIND, LINE_SHARE):
+            if not cut.text.endswith(b"\n"):
+                self.note_end("the last line ends without a newline")
+                cut.text.extend(b"\n")
+            if not cut.text.isspace():
+                yield cut
 
     def _arrays(
         self,
