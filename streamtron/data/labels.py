@@ -124,6 +124,8 @@ class ShardLabels:
     def __init__(self, source: LabelTable) -> None:
         self.labels: list[Label] = []
         """The shard's labels; its codes point here."""
+        self.places: list[str] = []
+        """Where each was met first, for messages."""
         self._source = source
         self._to_shard: dict[int, int] = {}  # from the source's code; in order of appearance
 
@@ -147,6 +149,7 @@ class ShardLabels:
             if source_code not in self._to_shard:
                 self._to_shard[source_code] = len(self.labels)
                 self.labels.append(label)
+                self.places.append(batch.place(row))
             table[code] = self._to_shard[source_code]
         return batch._replace(codes=table[codes], classes=self.labels)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -88,12 +88,22 @@ class Cache:
             return None
         return CachedShard(path, shard.name, contents)
 
+    def writer(self) -> flat_file.FlatWriter:
+        """Begin a flat file."""
+        return flat_file.FlatWriter(self.directory)
+
     def finish(
-        self, writer: flat_file.FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
+        self,
+        writer: flat_file.FlatWriter,
+        shard: ShardFile,
+        fingerprint: str,
+        labels: Sequence[Label],
+        places: Sequence[str],
+        facts: dict[str, Any],
     ) -> CachedShard:
         """Complete a shard's flat file and remember the source it stands for."""
         path, key = self._place(shard, fingerprint)
-        contents = writer.finish(path, key, labels)
+        contents = writer.finish(path, key, labels, places, facts)
         if shard.name != ROWS_GIVEN:  # whose path is another one each time
             self._remember(shard, fingerprint)
         return CachedShard(path, shard.name, contents)
