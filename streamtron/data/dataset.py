@@ -103,6 +103,7 @@ class Dataset(AbstractContextManager["Dataset"]):
     ) -> None:
         self._expected = expected or Expected()
         self.reading, self.directory = reading, directory
+        self._given = [made.shard for made in prepared]
         self.skipped = tuple(
             Skipped(made.shard.name, made.reason) for made in prepared if made.contents is None
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, ManyClasses
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Label, are_targets
 from streamtron.data.row_batch import RowBatch, row_of
 
@@ -84,7 +84,7 @@ class LabelTable:
             return
         remedy = "Use --multiclass, or remove the row." if is_name else _NUMBERS
         which = "a third label" if count == 2 else f"label number {count + 1},"
-        raise (ManyClasses if is_whole and most == 2 else DataError)(
+        raise DataError(
             f"{where}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
         )
 
