@@ -280,7 +280,6 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
             more_read, more_bytes = _train_here(target, rows, data, training, learners)
         else:
             of_parts = _train_on_parts(target, rows, data, training, learners)
-            more_read = max(learner.progress.readings for learner in learners)
         reading = data.reading
         data.reading = replace(reading, index_base=target.model.index_base)  # whatever is left
         outcome = build_outcome(

@@ -50,7 +50,14 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import Training, train_candidates
 from streamtron.runs.memory import Plan, fits_in_memory, plan_memory, size_of
-from streamtron.runs.parts import OpenParts, PartsTraining, plan_new, train_on, with_parts
+from streamtron.runs.parts import (
+    OpenParts,
+    PartsTraining,
+    executor_of,
+    plan_new,
+    train_on,
+    with_parts,
+)
 from streamtron.runs.report import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -281,12 +288,11 @@ class Fitting(NamedTuple):
     def outcome(
         self, learners: Sequence[Learner], settings: Settings, report: dict[str, Any] | None = None
     ) -> Outcome:
-        """Return the outcome of a candidate's learners. ``report`` : of learners that share their
-        readings with others, or are on parts: what it has beside the readings that they took."""
+        """Return the outcome of a candidate's learners. ``report`` : what it has beside, if these
+        share their readings with others or are on parts."""
         readings = self.data.readings + bool(self.counted)
-        if report is not None and self.data.held is None:
-            made = self.data.readings if self.settings.parts is not None else 1.0
-            readings = bool(self.counted) + made + max(k.progress.readings for k in learners)
+        if report is not None and settings.parts is None and self.data.held is None:
+            readings = bool(self.counted) + 1.0 + max(k.progress.readings for k in learners)
         seconds = time.perf_counter() - self.began
         outcome = build_outcome(
             self.data,
@@ -328,6 +334,7 @@ def opened(job: Job) -> Iterator[Fitting]:
                 job.cache,
                 expected=expected,
                 listen=job.listen,
+                executor=executor_of(job.open_parts),
             )
         )
         candidates, plan = _decided(job, data, run)

@@ -18,9 +18,9 @@ from streamtron.core.events import RoundDone
 from streamtron.core.executor import Executor, LocalParts, Parts, Scans
 from streamtron.core.rows import Facts, Label
 from streamtron.core.threads import open_threads
-from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile
+from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile, ShardRecord
 from streamtron.runs.learners import Training, make_learners
-from streamtron.runs.memory import fits_in_memory, size_of
+from streamtron.runs.memory import DataSize, fits_in_memory, size_of
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
 from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leave_counts
@@ -208,7 +208,32 @@ def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[
         )
         train(ManyParts(parts, learners, training.listen, training.checkpointer), resumed)
     take_saved_counts(job.directory, training.settings, learners)
+    _count_readings(job, plans, learners)
     return learners, {"parts": len(plans), **_report(parts)}
+
+
+def _count_readings(
+    job: PartsTraining, plans: Sequence[PartPlan], learners: Sequence[Learner]
+) -> None:
+    """Count as read of the data what the parts have read: where memory holds all their rows, these
+    once, which is a part of preparing them."""
+    data, readings = job.data, max(learner.progress.readings for learner in learners)
+    held = read = 0
+    for plan, shards in zip(plans, _records_of(job, plans), strict=True):
+        rows, nonzeros = (sum(getattr(s, name) for s in shards) for name in ("rows", "nonzeros"))
+        if fits_in_memory(plan.settings, DataSize(rows, data.columns, nonzeros)):
+            held += nonzeros
+        else:
+            read += readings * nonzeros
+    read += max(0, held - data.nonzeros_read)
+    data.nonzeros_read += read
+    data.bytes_read += data.bytes * read // max(data.nonzeros, 1)
+
+
+def _records_of(job: PartsTraining, plans: Sequence[PartPlan]) -> Iterator[list[ShardRecord]]:
+    """Yield the records of the shards of each part."""
+    records = iter(job.data.manifest.shards)
+    return ([*islice(records, len(plan.shards))] for plan in plans)
 
 
 def _readings_of(learners: Sequence[Learner]) -> list[int]:
@@ -237,8 +262,7 @@ def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[
     check_settings(settings)
     os.makedirs(job.directory, exist_ok=True)
     plans = _plans_of(job)
-    rows = iter(shard.rows for shard in job.data.manifest.shards)
-    sizes = [sum(islice(rows, len(plan.shards))) for plan in plans]
+    sizes = [sum(shard.rows for shard in own) for own in _records_of(job, plans)]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
         progress = learner.progress
         learner.best.propose(learner.best.augmented)
