@@ -75,11 +75,9 @@ def worthwhile(learner: Learner, blocks: Sequence[Block]) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on rows of about as many
     nonzeros each."""
     settings = learner.settings
-    if (
-        learner.loss.zone
-        or (settings.ratio and settings.parts)
-        or not learner.progress.stage.ascent
-    ):
+    if learner.loss.zone or not learner.progress.ascends:
+        return False
+    if settings.ratio and settings.parts:
         return False  # of a 1-norm a scan proves the dual point of the quadratic of all rows
     rows = sum(block.rows for block in blocks)
     nonzeros = sum(block.nonzeros for block in blocks)

@@ -307,8 +307,8 @@ class Progress:
 
 
 class Average:
-    """The mean of vectors, the k-th weighted by k: later ones are nearer the optimum, as in averaged
-    gradient descent (Shamir and Zhang, ICML 2013)."""
+    """The mean of vectors, the k-th weighted by k: later ones are nearer the optimum, as in
+    averaged gradient descent (Shamir and Zhang, ICML 2013)."""
 
     def __init__(self) -> None:
         self.total = np.zeros(0)

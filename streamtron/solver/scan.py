@@ -123,10 +123,10 @@ def length_of(w: NDArray[np.float64], bias: float) -> float:
     if 1.0 / LONGEST <= size <= LONGEST or not (size or w.any()):
         return length
     raise DataError(
-        f"the weights have the length {size:.3g}: expected {1.0 / LONGEST:g} to {LONGEST:g}, so that "
-        "no margin over- or underflows. Multiply weights and bias that are to be certified by a "
-        "power of ten: the certificate is of their direction. In a fit the values spread over too "
-        "many powers of ten: scale the columns, or the rows, to like sizes."
+        f"the weights have the length {size:.3g}: expected {1.0 / LONGEST:g} to {LONGEST:g}, so "
+        "that no margin over- or underflows. Multiply weights and bias that are to be certified by "
+        "a power of ten: the certificate is of their direction. In a fit the values spread over "
+        "too many powers of ten: scale the columns, or the rows, to like sizes."
     )
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamtron.core.config import Settings

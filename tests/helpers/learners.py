@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,15 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Label, Rows
-from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.runs.learners import restore_finished
-from streamtron.solver.checkpoint import State, densify
 from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
 from streamtron.solver.targets import Targets
 from tests.helpers.oracle import Row
-from tests.helpers.sources import ListSource, csr, random_rows
+from tests.helpers.sources import ListData, csr, random_rows
 
 COLUMNS, ROWS = 50, 240
 
@@ -40,33 +35,23 @@ PLANS = {
 plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 
-def source_of(labels: Sequence[Label] | None = None) -> ListSource:
+def data_of(labels: Sequence[Label] | None = None) -> ListData:
     rows, two = random_rows(3, ROWS, COLUMNS)
-    return ListSource(csr(rows), labels or two, block_rows=16)
+    return ListData(csr(rows), labels or two, block_rows=16)
 
 
-def drawn_source(
+def drawn_data(
     seed: int, rows: int, columns: int = 6, density: float = 0.4, **options: Any
-) -> ListSource:
+) -> ListData:
     """Random rows with the labels 1 and −1."""
     drawn, two = random_rows(seed, rows, columns, density)
-    return ListSource(csr(drawn), two, **options)
+    return ListData(csr(drawn), two, **options)
 
 
 def plain_rows(rows: Rows) -> list[Row]:
     """Rows as lists of (column, value)."""
     pairs = list(zip(rows.indices.tolist(), rows.values.tolist(), strict=True))
     return [pairs[first:stop] for first, stop in pairwise(rows.indptr.tolist())]
-
-
-class GrowingSource(ListSource):
-    """As a reader of shards: a label is known when its first row has been delivered."""
-
-    def chunks(self, order=None):
-        known, self.labels[:] = list(self.labels), self.labels if self.nonzeros_read else []
-        for chunk in super().chunks(order):
-            self.labels += known[len(self.labels) : int(chunk.codes.max()) + 1]
-            yield chunk
 
 
 def classes_that_come_late() -> list[Label]:
@@ -103,21 +88,6 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
     for name in names:
         patch.setattr(kernels, name, partial(call, name, getattr(kernels, name)))
     return counter
-
-
-def learners_of_run(run: Path) -> list[Learner]:
-    """The learners of a run that has ended."""
-    with FinishedRun.to_change(locate(run)) as ended:
-        state, labels = ended.checkpoint.state, ended.checkpoint.labels
-        return restored_whole(state, ended.settings, labels)
-
-
-def restored_whole(state: State, settings: Settings, labels: Sequence[Label]) -> list[Learner]:
-    """The learners of a run that has ended, with all the zeros of their vectors."""
-    learners = restore_finished(state, settings, labels, None)
-    for learner in learners:
-        densify(learner)
-    return learners
 
 
 def held_loss(
