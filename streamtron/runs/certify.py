@@ -258,7 +258,7 @@ def _cache(
     place = os.path.join(run or "", "cache")
     if machine.cache_dir is None and run is not None and os.path.isdir(place):
         cache = Cache(place, resolve_reading(shards[0], reading))
-        if all(map(cache.knows, shards)):
+        if all(cache.find(shard) for shard in shards):
             yield place
             return
     with cache_directory(None, machine) as place:
