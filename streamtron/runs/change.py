@@ -197,7 +197,7 @@ class EditableRun(NamedTuple):
         )
         first, *_ = self.certificates
         earlier = [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
-        named = {shard.name for shard in (*data.shards, *data.skipped)}
+        named = {shard.name for shard in data.shards} | {shard.name for shard in data.skipped}
         data.skipped = (*(shard for shard in earlier if shard.name not in named), *data.skipped)
         return data
 
@@ -281,7 +281,8 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
         else:
             of_parts = _train_on_parts(target, rows, data, training, learners)
         reading = data.reading
-        data.reading = replace(reading, index_base=target.model.index_base)  # whatever is left
+        base: Any = target.model.index_base  # whichever columns are left
+        data.reading = replace(reading, index_base=base)
         outcome = build_outcome(
             data,
             learners,
