@@ -21,7 +21,7 @@ from streamtron.data.blocks import (
 )
 from streamtron.data.dataset import facts_of_one, ranked
 from streamtron.data.prepare import ShardFacts
-from streamtron.data.row_batch import RowBatch, offsets_of
+from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 
 def canonical(matrix: Any) -> Any:
@@ -72,7 +72,7 @@ class MemoryData:
         if as_numbered:
             self.numbers = np.arange(X.shape[1], dtype=np.uint32)
         else:
-            self.numbers, indices = ranked(indices, X.shape[1])
+            self.numbers, indices = ranked(indices)
         own_weights = None if weights is None or all_ones(weights) else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
         squares = squares_of(indptr, indices, values)
@@ -82,14 +82,15 @@ class MemoryData:
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
         self.columns, self.nonzeros_read = len(self.numbers), 0
-        known = ShardFacts()
-        known.add(self._batch)
-        self.facts = facts_of_one(known, len(self.labels))
 
         def block(start: int, stop: int) -> Block:
             return Block(start, stop - start, int(indptr[stop] - indptr[start]))
 
         self._chunks = [block(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
+        known = ShardFacts()
+        for chunk in self._chunks:  # summed as those of a shard
+            known.add(slice_batch(self._batch, chunk.first_row, chunk.first_row + chunk.rows))
+        self.facts = facts_of_one(known, len(self.labels))
         borders = [
             chunk.first_row + border
             for number, chunk in enumerate(self._chunks)

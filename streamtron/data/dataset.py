@@ -7,8 +7,8 @@ when the data set is opened, turns them into ranks as blocks are read.
 
 from __future__ import annotations
 
+import os
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
@@ -20,8 +20,9 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core import kernels
 from streamtron.core.errors import DataError
-from streamtron.core.rows import Block, Chunk, Facts, Held, Label, freeze, ranges_of
+from streamtron.core.rows import Block, Chunk, Facts, Held, Label, freeze, make_rows, ranges_of
 from streamtron.core.threads import opened_threads
 from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
 from streamtron.data.cache.flat_file import (
@@ -31,6 +32,7 @@ from streamtron.data.cache.flat_file import (
     Entry,
     GroupReader,
     Table,
+    writing_cache,
 )
 from streamtron.data.discover import ShardFile
 from streamtron.data.labels import LabelTable, too_few
@@ -42,12 +44,12 @@ from streamtron.data.manifest import (
     check_duplicate,
     no_rows,
 )
-from streamtron.data.prefetch import PATIENCE, prefetch
+from streamtron.data.prefetch import prefetch
 from streamtron.data.prepare import Prepared, Preparing, ShardFacts, prepare
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import resolve_by_first
 from streamtron.data.row_batch import RowBatch
-from streamtron.data.source import Skipped
+from streamtron.data.source import Skipped, close_readings, record_of
 
 DENSE = 1 << 24
 """Column numbers below this are counted in an array with a place for each; else tables are sorted
@@ -114,7 +116,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         self.bytes_read = sum(made.bytes for made in prepared)
         self.manifest = Manifest(tuple(self._records()))
         self.blocks = tuple(self._make_blocks())
-        self._check_shards()
+        self._check_shards([made.shard for made in prepared])
         codes = self._read_labels()
         self.facts = _facts_of(self._files, codes, len(self.labels))
         self._check_labels()
@@ -142,9 +144,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         numbers: Columns | None = None,
     ) -> Self:
         """Prepare the shards that are not prepared yet, and open them all; see ``prepare``."""
-        if how.open_reader is None:
-            skip = how.on_bad_shard == "skip"
-            reading = resolve_by_first(shards, reading, skip=skip)
+        reading = resolve_by_first(shards, reading, skip=how.on_bad_shard == "skip")
         most = None if expected is None or expected.classes else expected.most_labels
         made = prepare(shards, reading, how, most)
         return cls(made, reading, how.directory, expected, numbers)
@@ -229,8 +229,8 @@ class Dataset(AbstractContextManager["Dataset"]):
         if not stored:
             values = np.ones(starts[-1], np.float32)
         self._batch = join_rows(rows, indices, values) if rows else _no_rows()
-        missing = max(0, self.nonzeros - self.nonzeros_read)  # of shards prepared before
-        self._count(missing, self.bytes * missing // max(self.nonzeros, 1))
+        before = [made.contents for made in self._prepared if made.contents and not made.bytes]
+        self._count(sum(c.nonzeros for c in before), sum(c.bytes for c in before))
         chunk = make_chunk(self._batch, ((0, self.rows),))
         self.held = Held(chunk.rows, chunk.squares)
 
@@ -300,14 +300,7 @@ class Dataset(AbstractContextManager["Dataset"]):
     def close(self) -> None:
         """Stop all readings, their threads included."""
         self._closed = True
-        for running in list(self._running):
-            patience = time.monotonic() + PATIENCE
-            while time.monotonic() < patience:
-                try:
-                    running.close()
-                    break
-                except ValueError:  # another thread is in it, and ends it with its next chunk
-                    time.sleep(0.01)
+        close_readings(self._running)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -320,19 +313,9 @@ class Dataset(AbstractContextManager["Dataset"]):
     def _records(self) -> Iterator[ShardRecord]:
         first_row = 0
         for shard, file in zip(self.shards, self._files, strict=True):
-            contents = file.contents
-            yield ShardRecord(
-                shard.name,
-                shard.path,
-                shard.format,
-                shard.size,
-                shard.mtime_ns,
-                file.fingerprint(),
-                contents.rows,
-                contents.nonzeros,
-                first_row,
-            )
-            first_row += contents.rows
+            rows, nonzeros = file.contents.rows, file.contents.nonzeros
+            yield record_of(shard, file.fingerprint(), rows, nonzeros, first_row)
+            first_row += rows
 
     def _make_blocks(self) -> Iterator[Block]:
         first_row = 0
@@ -341,7 +324,7 @@ class Dataset(AbstractContextManager["Dataset"]):
                 yield Block(first_row, entry.rows, entry.nonzeros)
                 first_row += entry.rows
 
-    def _check_shards(self) -> None:
+    def _check_shards(self, given: Sequence[ShardFile]) -> None:
         """Refuse duplicates, shards that are not those expected, and no rows at all."""
         first: dict[str, ShardFile] = {}
         expected = self._expected.fingerprints
@@ -357,20 +340,18 @@ class Dataset(AbstractContextManager["Dataset"]):
                     f"{shard.reason} Put it back as it was, forget it whole, or fit anew."
                 )
         if not self.rows and not self._expected.allow_empty:
-            raise no_rows(
-                self.shards or [made.shard for made in self._prepared], self.reading.share
-            )
+            raise no_rows(self.shards or given, self.reading.share)
 
     def _read_labels(self) -> list[NDArray[np.int32]]:
         """Number the labels of all shards, and return the codes of each shard's own."""
         table = LabelTable(self._expected.most_labels, self._expected.classes)
         codes = []
-        for file in self._files:
-            contents = file.contents
+        for shard, file in zip(self.shards, self._files, strict=True):
+            contents, name = file.contents, shard.name
             table.rows += contents.rows
             own = [
-                table.code(label, lambda _, where=where: where, 0)  # type: ignore[misc]
-                for label, where in zip(contents.labels, contents.places, strict=True)
+                table.code(label, lambda _, at=f"{name}, {place}": at, 0)  # type: ignore[misc]
+                for label, place in zip(contents.labels, contents.places, strict=True)
             ]
             codes.append(np.array([*own, -1], np.int32))
         self.labels: list[Label] = table.labels
@@ -397,22 +378,23 @@ class Dataset(AbstractContextManager["Dataset"]):
 def rank_columns(files: Sequence[CachedShard]) -> Columns:
     """Return the columns that occur in some file, the most frequent first; of few, in the order of
     their numbers. Columns that occur as often are in that order, too."""
-    width = 0
-    columns, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
-    totals = np.zeros(0, np.int64)
+    totals = np.zeros(0, np.int64)  # of numbers below DENSE, by number
+    tables = [Table(np.zeros(0, np.uint32), totals)]  # of files with others: merged, and waiting
     for file in files:
         table = file.table()
-        width = max(width, int(table.columns.max(initial=0)) + 1)
+        width = int(table.columns.max(initial=0)) + 1
         if width <= DENSE:
             if width > len(totals):
-                totals = np.append(totals, np.zeros(width - len(totals), np.int64))
+                size = min(DENSE, max(width, 2 * len(totals)))
+                totals = np.append(totals, np.zeros(size - len(totals), np.int64))
             totals[table.columns] += table.counts
-        else:
-            columns, counts = _merged(Table(columns, counts), table)
-    if len(totals):
-        known = np.flatnonzero(totals).astype(np.uint32)
-        columns, counts = _merged(Table(columns, counts), Table(known, totals[known]))
-    return _by_rank(columns, counts)
+            continue
+        tables.append(table)
+        merged, *waiting = (len(table.columns) for table in tables)
+        if sum(waiting) > max(merged, DENSE):
+            tables = [_merged(tables)]
+    known = np.flatnonzero(totals).astype(np.uint32)
+    return _by_rank(*_merged([*tables, Table(known, totals[known])]))
 
 
 def _by_rank(columns: Columns, counts: NDArray[np.int64]) -> Columns:
@@ -424,26 +406,29 @@ def _by_rank(columns: Columns, counts: NDArray[np.int64]) -> Columns:
     return columns
 
 
-def ranked(indices: Columns, width: int) -> tuple[Columns, Columns]:
+def ranked(indices: Columns) -> tuple[Columns, Columns]:
     """Return the columns that occur, by rank, and the rank of each of ``indices``.
 
-    >>> [columns.tolist() for columns in ranked(np.array([7, 2, 7], np.uint32), 9)]
+    >>> [columns.tolist() for columns in ranked(np.array([7, 2, 7], np.uint32))]
     [[2, 7], [1, 0, 1]]
     """
+    width = int(indices.max(initial=0)) + 1
     if width <= DENSE:
-        counts = np.bincount(indices, minlength=1)
-        columns = np.flatnonzero(counts).astype(np.uint32)
-        counts = counts[columns]
+        totals = np.zeros(width, np.int64)
+        ends = np.array([0, len(indices)])
+        kernels.count_columns(make_rows(ends, indices, np.zeros(0, np.float32)), totals)
+        columns = np.flatnonzero(totals).astype(np.uint32)
+        counts = totals[columns]
     else:
         columns, counts = np.unique(indices, return_counts=True)
     numbers = _by_rank(columns, counts)
-    return numbers, _finder(numbers)(indices).astype(np.uint32, copy=False)
+    return numbers, _finder(numbers)(indices)
 
 
-def _merged(first: Table, second: Table) -> Table:
-    """Add two tables; the columns rise."""
-    columns = np.concatenate((first.columns, second.columns))
-    counts = np.concatenate((first.counts, second.counts))
+def _merged(tables: Sequence[Table]) -> Table:
+    """Add tables; the columns rise."""
+    columns = np.concatenate([table.columns for table in tables])
+    counts = np.concatenate([table.counts for table in tables])
     order = np.argsort(columns, kind="stable")
     columns, counts = columns[order], counts[order]
     starts = np.flatnonzero(np.append(True, columns[1:] != columns[:-1])[: len(columns)])
@@ -455,31 +440,47 @@ def ranks_of(files: Sequence[CachedShard], numbers: Columns, directory: str) -> 
     of all, by rank. DataError: a file has a column that is not among them."""
     find = _finder(numbers)
     sizes = [file.contents.columns for file in files]
-    if sum(sizes) <= IN_MEMORY:
-        room = np.empty(sum(sizes), np.uint32)
-    else:
-        with tempfile.TemporaryFile(dir=directory) as unnamed:
-            room = np.memmap(unnamed, np.uint32, "w+", shape=(sum(sizes),))
+    room = _room(sum(sizes), directory)
     ranks = []
     for file, stop in zip(files, accumulate(sizes), strict=True):
-        own = room[stop - file.contents.columns : stop]
-        own[:] = find(file.table().columns)
-        own = np.asarray(own)
+        own, columns = room[stop - file.contents.columns : stop], file.table().columns
+        own[:] = find(columns)
+        if len(columns) and not (len(numbers) and np.array_equal(numbers[own], columns)):
+            raise DataError(
+                f"{file.name}: it has columns that the data set has not. Shards must stay as they "
+                "are until the run has ended; run again."
+            )
         freeze(own)
         ranks.append(own)
     return ranks
 
 
-def _finder(numbers: Columns) -> Callable[[Columns], NDArray[Any]]:
-    """Return the function that finds the ranks of columns, all of which have one."""
+def _room(size: int, directory: str) -> Columns:
+    """Return an array for so many numbers: in memory, or in a file of the directory."""
+    if size <= IN_MEMORY:
+        return np.empty(size, np.uint32)
+    with writing_cache(directory), tempfile.TemporaryFile(dir=directory) as unnamed:
+        # a disk that is full is found here, and not by a signal when a page is written
+        os.posix_fallocate(unnamed.fileno(), 0, 4 * size)
+        return np.asarray(np.memmap(unnamed, np.uint32, "r+", shape=(size,)))
+
+
+def _finder(numbers: Columns) -> Callable[[Columns], Columns]:
+    """Return the function that finds the ranks of columns; of a column that has none, any."""
     width = int(numbers.max(initial=0)) + 1
     if width <= DENSE:
         places = np.zeros(width, np.uint32)
         places[numbers] = np.arange(len(numbers), dtype=np.uint32)
-        return lambda columns: places[columns]
+
+        def find(columns: Columns) -> Columns:
+            found = np.zeros(len(columns), np.uint32)
+            kernels.renumber(columns, places, found)
+            return found
+
+        return find
     order = np.argsort(numbers, kind="stable").astype(np.uint32)
     rising = numbers[order]
-    return lambda columns: order[np.searchsorted(rising, columns)]
+    return lambda columns: order[np.minimum(np.searchsorted(rising, columns), len(order) - 1)]
 
 
 def facts_of_one(known: ShardFacts, labels: int) -> Facts:

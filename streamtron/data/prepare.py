@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -30,6 +31,7 @@ from streamtron.data.cache.flat_file import CachedShard, Contents
 from streamtron.data.discover import ShardFile
 from streamtron.data.labels import LabelTable, ShardLabels
 from streamtron.data.manifest import changed, check_unchanged
+from streamtron.data.prefetch import PATIENCE, raise_if_cancelled, start, work_for
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch, ShardReader
 from streamtron.data.source import bytes_of, rows_of
@@ -39,38 +41,35 @@ _log = logging.getLogger("streamtron")
 POLL = 0.1
 """Seconds between two reports of how far preparing is."""
 
-OpenReader = Callable[[ShardFile, ReaderConfig], ShardReader]
+THREAD_NAME = "streamtron-prepare"
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far preparing is: bytes of shards, rows and nonzeros decoded so far, by all threads."""
+    """How far preparing is: bytes of shards, rows and nonzeros decoded so far, by all threads;
+    ``closed`` : nobody waits for them any more."""
 
     bytes: int = 0
     rows: int = 0
     nonzeros: int = 0
-    cancelled: bool = False
+    closed: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, fetched: int, rows: int, nonzeros: int) -> None:
         """Count what a thread has decoded; end the thread where nobody waits for it any more."""
-        if self.cancelled:
-            raise _Cancelled
+        raise_if_cancelled()
         with self.lock:
             self.bytes += fetched
             self.rows += rows
             self.nonzeros += nonzeros
 
 
-class _Cancelled(BaseException):
-    """Preparing was given up."""
-
-
 class PrepareTask(NamedTuple):
     """A shard to prepare in a directory; the rest is the same for all.
 
     ``most_labels`` : see ``LabelTable``. ``unread`` : bytes of all shards that are to be prepared,
-    for which there must be room. ``skip`` : return what its reader refuses.
+    for which there must be room; 0 where another task asks for it. ``skip`` : return what its
+    reader refuses.
     """
 
     shard: ShardFile
@@ -108,50 +107,45 @@ class Prepared(NamedTuple):
         return file
 
 
-def prepare_shard(
-    task: PrepareTask, progress: Progress | None = None, open_reader: OpenReader | None = None
-) -> Iterator[Prepared]:
-    """Prepare a shard unless that was done before, and yield it. DataError: its reader refuses it;
-    it changes while it is read."""
-    shard, directory = task.shard, task.directory
-    cache = Cache(directory, task.reading)
-    check_unchanged(shard)
-    known = cache.find(shard)
-    if known is not None:
-        yield Prepared(shard, known.path, known.contents)
-        return
+def prepare_shard(task: PrepareTask, progress: Progress | None = None) -> Iterator[Prepared]:
+    """Prepare a shard, and yield it. DataError: its reader refuses it; it changes while it is
+    read."""
+    check_unchanged(task.shard)
     try:
-        yield _made(task, cache, progress or Progress(), open_reader or _opener(task))
+        yield _made(task, _opened(task), progress or Progress())
     except DataError as error:
         if not task.skip:
             raise
-        check_unchanged(shard)  # a shard that is being rewritten is not a bad one
-        yield Prepared(shard, "", None, reason=str(error))
+        check_unchanged(task.shard)  # a shard that is being rewritten is not a bad one
+        yield Prepared(task.shard, "", None, reason=str(error))
 
 
-def _opener(task: PrepareTask) -> OpenReader:
-    return partial(readers.open_reader, threads=task.threads, scratch=task.directory)
+def _opened(task: PrepareTask) -> ShardReader:
+    return readers.open_reader(task.shard, task.reading, task.threads, task.directory)
 
 
-def _made(task: PrepareTask, cache: Cache, progress: Progress, open_reader: OpenReader) -> Prepared:
-    shard = task.shard
-    reader = open_reader(shard, task.reading)
+def _made(task: PrepareTask, reader: ShardReader, progress: Progress) -> Prepared:
+    shard, cache = task.shard, Cache(task.directory, task.reading)
     labels, facts = ShardLabels(LabelTable(task.most_labels)), ShardFacts()
-    done = 0
+    done, unread = 0, task.unread
     with cache.writer() as writer:
         for number, rows in enumerate(rows_of(reader, labels)):
             fetched = int(getattr(reader, "bytes_read", 0))
+            if unread and fetched > done > 0:  # a first batch has been written
+                _check_room(task, writer.bytes / done)
+                unread = 0
             writer.write(cut_blocks(rows, number))
             facts.add(rows)
-            if not number and fetched and task.unread:
-                _check_room(task, writer.bytes / fetched)
             progress.add(fetched - done, rows.rows, rows.nonzeros)
             done = fetched
+        if unread and shard.size:
+            _check_room(task, writer.bytes / shard.size)
+        fingerprint = reader.fingerprint()
         check_unchanged(shard)
         progress.add(shard.size - done, 0, 0)
-        file = cache.finish(
-            writer, shard, reader.fingerprint(), labels.labels, labels.places, facts.to_dict()
-        )
+        # without the name of the shard, which may have another one when the file is opened
+        places = [place.removeprefix(f"{shard.name}, ") for place in labels.places]
+        file = cache.finish(writer, shard, fingerprint, labels.labels, places, facts.to_dict())
     notes = tuple(sorted(getattr(reader, "notes", ())))
     read = bytes_of(shard), file.contents.nonzeros
     return Prepared(shard, file.path, file.contents, *read, notes=notes)
@@ -167,11 +161,10 @@ def _check_room(task: PrepareTask, ratio: float) -> None:
 def _remade(task: PrepareTask, fingerprint: str) -> Contents:
     """Make a prepared file again from the same bytes."""
     check_unchanged(task.shard)
-    open_reader = _opener(task)
-    if open_reader(task.shard, task.reading).fingerprint() != fingerprint:
+    reader = _opened(task)
+    if reader.fingerprint() != fingerprint:
         raise changed(task.shard, "its contents differ from what the cache was made of")
-    cache = Cache(task.directory, task.reading)
-    contents = _made(task, cache, Progress(), open_reader).contents
+    contents = _made(task, reader, Progress()).contents
     assert contents is not None
     return contents
 
@@ -204,7 +197,7 @@ class ShardFacts:
         if rows.code_offsets is not None:
             weights = np.repeat(weights, np.diff(rows.code_offsets))
         met = codes >= 0
-        sums = np.bincount(codes[met], weights[met])
+        sums = np.bincount(codes[met], weights[met]).astype(np.float64)  # of none, integers
         sums[: len(self.labels)] += self.labels[: len(sums)]
         self.labels = np.append(sums, self.labels[len(sums) :])
 
@@ -234,7 +227,6 @@ class Preparing(NamedTuple):
     executor: Executor | None = None
     tell: Callable[[Progress], object] = lambda _: None
     on_bad_shard: Literal["error", "skip"] = "error"
-    open_reader: OpenReader | None = None
 
 
 def prepare(
@@ -243,46 +235,65 @@ def prepare(
     how: Preparing,
     most_labels: int | None = None,
 ) -> list[Prepared]:
-    """Prepare shards, side by side, and return them in their order. DataError: a shard that its
-    reader refuses, unless it is to be skipped."""
-    cache = Cache(how.directory, reading)
-    unread = sum(shard.size for shard in shards if not cache.knows(shard))
-    at_once = min(how.threads, len(shards))
-    task = PrepareTask(
-        shards[0],
-        reading,
-        cache.directory,
-        max(1, how.threads // max(at_once, 1)),
-        most_labels,
-        unread,
-        how.on_bad_shard == "skip",
-    )
-    tasks = [task._replace(shard=shard) for shard in shards]
-    if how.executor is not None:
-        made = [*how.executor(prepare_shard, tasks)]
-    else:
-        made = _on_threads(tasks, how, at_once)
+    """Prepare the shards that are not prepared yet, side by side, and return all in their order.
+    DataError: a shard that its reader refuses, unless it is to be skipped."""
+    cache, skip = Cache(how.directory, reading), how.on_bad_shard == "skip"
+    known = [cache.find(shard) for shard in shards]
+    new = [shard for shard, file in zip(shards, known, strict=True) if file is None]
+    unread = sum(shard.size for shard in new)
+    at_once = max(1, min(how.threads, len(new)))
+    # a label too many among shards is no reason to skip one of them
+    most, threads = None if skip else most_labels, max(1, how.threads // at_once)
+    tasks = [
+        PrepareTask(shard, reading, cache.directory, threads, most, 0 if number else unread, skip)
+        for number, shard in enumerate(new)
+    ]
+    try:
+        if how.executor is not None:
+            made = [*how.executor(prepare_shard, tasks)]
+        else:
+            made = _on_threads(tasks, how, at_once)
+    finally:
+        cache.drop_outdated()
     for prepared in made:
         for note in prepared.notes:
             _log.warning("%s", note)
         if prepared.contents is None:
             _log.warning("%s The shard is left out.", prepared.reason)
-    return made
+    following = iter(made)
+    return [
+        next(following) if file is None else Prepared(shard, file.path, file.contents)
+        for shard, file in zip(shards, known, strict=True)
+    ]
 
 
-def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, threads: int) -> list[Prepared]:
+def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, number: int) -> list[Prepared]:
     """Prepare shards on so many threads, while this one tells how far they are."""
-    progress, made = Progress(), list[Prepared]()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="streamtron-prepare")
-    waiting: list[Future[Prepared]] = []
+    progress = Progress()
+    coming: list[Future[Prepared]] = [Future() for _ in tasks]
+    queue = deque(zip(tasks, coming, strict=True))
 
-    def run(task: PrepareTask) -> Prepared:
-        [prepared] = prepare_shard(task, progress, how.open_reader)
-        return prepared
+    def work() -> None:
+        work_for(progress)
+        while not progress.closed:
+            try:
+                task, future = queue.popleft()
+            except IndexError:
+                return
+            try:
+                [prepared] = prepare_shard(task, progress)
+                future.set_result(prepared)
+            except BaseException as error:
+                future.set_exception(error)
 
+    # daemons: the end of the program does not wait for a store that hangs
+    named = partial(threading.Thread, target=work, name=THREAD_NAME, daemon=True)
+    threads = [named() for _ in range(number)]
     try:
-        waiting = [pool.submit(run, task) for task in tasks]
-        for future in waiting:
+        for thread in threads:
+            start(thread)
+        made = []
+        for future in coming:
             while not future.done():
                 wait([future], POLL)
                 how.tell(progress)
@@ -290,8 +301,8 @@ def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, threads: int) -> l
         how.tell(progress)
         return made
     finally:
-        progress.cancelled = True
-        for future in waiting:
-            future.cancel()
-        with suppress(BaseException):
-            pool.shutdown(wait=False, cancel_futures=True)
+        progress.closed = True
+        until = time.monotonic() + PATIENCE
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
@@ -90,7 +89,6 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     allow_duplicate, allow_empty : accept two shards with the same bytes, or no row in any shard.
     on_bad_shard : ``"skip"`` leaves out a shard that its reader refuses, as a whole: it is read
         twice. ``"error"`` ends the reading.
-    open_reader : opens a shard; None = by its format.
 
     Attributes
     ----------
@@ -113,11 +111,8 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         allow_duplicate: bool = False,
         allow_empty: bool = False,
         on_bad_shard: Literal["error", "skip"] = "error",
-        open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
     ) -> None:
-        self._resolved = open_reader is not None  # it knows the layout of its shards
-        parsing = threads or available_processors()
-        self._open = open_reader or partial(readers.open_reader, threads=parsing)
+        self._resolved, self._threads = False, threads or available_processors()
         self.shards, self.reading = tuple(shards), reading
         self._classes, self._most_labels = classes, most_labels
         self._allow_duplicate, self._allow_empty = allow_duplicate, allow_empty
@@ -165,8 +160,9 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         their bytes, without counting them."""
         if self.manifest is not None:
             return [(shard.name, shard.fingerprint) for shard in self.manifest.shards]
-        readers_of = ((shard, self._open(shard, self.reading)) for shard in self.shards)
-        return [(shard.name, run_in_thread(reader.fingerprint)) for shard, reader in readers_of]
+        return [
+            (shard.name, run_in_thread(self.open_shard(shard).fingerprint)) for shard in self.shards
+        ]
 
     def exclude(self, deletions: Iterable[Deletions]) -> None:
         """Exclude rows of the shards of these paths; see ``excluding``."""
@@ -220,21 +216,14 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     def close(self) -> None:
         """Stop all readings, their threads included."""
         self._closed = True
-        for running in list(self._running):
-            patience = time.monotonic() + PATIENCE
-            while time.monotonic() < patience:
-                try:
-                    running.close()
-                    break
-                except ValueError:  # another thread is in it, and ends it with its next chunk
-                    time.sleep(0.01)
+        close_readings(self._running)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def open_shard(self, shard: ShardFile) -> ShardReader:
         """Open a shard."""
-        return self._open(shard, self.reading)
+        return readers.open_reader(shard, self.reading, self._threads)
 
     def label_table(self) -> LabelTable:
         """Return the table that numbers the labels of a reading."""
@@ -294,20 +283,9 @@ class _Reading:
             chunk = make_chunk(rows.coded(labels.to_source), ranges)
             yield self._event(chunk, int(getattr(reader, "bytes_read", 0)))
             del chunk, rows
+        fingerprint, read = reader.fingerprint(), self._rows - first_row
         check_unchanged(shard)
-        self.records.append(
-            ShardRecord(
-                shard.name,
-                shard.path,
-                shard.format,
-                shard.size,
-                shard.mtime_ns,
-                reader.fingerprint(),
-                self._rows - first_row,
-                nonzeros,
-                first_row,
-            )
-        )
+        self.records.append(record_of(shard, fingerprint, read, nonzeros, first_row))
         self._files.append(shard)
         self._source.check(self.records, self._files)
         self._bytes += bytes_of(shard)
@@ -343,6 +321,26 @@ def rows_of(reader: ShardReader, labels: ShardLabels) -> Iterator[RowBatch]:
                 parts = []
     if parts:
         yield make_block(parts)
+
+
+def record_of(
+    shard: ShardFile, fingerprint: str, rows: int, nonzeros: int, first_row: int
+) -> ShardRecord:
+    """Make the record of a shard that was read as it was found."""
+    found = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
+    return ShardRecord(*found, fingerprint, rows, nonzeros, first_row)
+
+
+def close_readings(running: Iterable[Generator[Chunk, None, None]]) -> None:
+    """Stop readings, their threads included."""
+    for reading in list(running):
+        patience = time.monotonic() + PATIENCE
+        while time.monotonic() < patience:
+            try:
+                reading.close()
+                break
+            except ValueError:  # another thread is in it, and ends it with its next chunk
+                time.sleep(0.01)
 
 
 def bytes_of(shard: ShardFile) -> int:

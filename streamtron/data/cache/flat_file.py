@@ -36,6 +36,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from math import isfinite
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
@@ -43,9 +44,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core import rows as chunk
 from streamtron.core.errors import FileDamaged
 from streamtron.core.files import CACHE_REMEDY, flush, parse_json, reading_from, writing_to
-from streamtron.core.rows import Chunk, Label, are_targets
+from streamtron.core.rows import COLUMN_MAX, Chunk, Label, are_targets
 from streamtron.data.blocks import Buffers, join_rows, make_chunk
 from streamtron.data.row_batch import RowBatch, offsets_of
 
@@ -133,7 +135,8 @@ class Table(NamedTuple):
 
 class Contents(NamedTuple):
     """What a prepared file says of itself: what it was made for; the shard's labels, and for each
-    where it was met first; its segments; and the checksum of its table of so many columns."""
+    the place in the shard where it was met first; what is known of the rows (``ShardFacts``); its
+    segments; and the checksum of its table of so many columns."""
 
     key: dict[str, Any]
     labels: list[Label]
@@ -275,15 +278,15 @@ class FlatWriter:
         path: str,
         key: dict[str, Any],
         labels: Sequence[Label],
-        places: Sequence[str] = (),
-        facts: dict[str, Any] | None = None,
+        places: Sequence[str],
+        facts: dict[str, Any],
     ) -> Contents:
         """Write the table and the footer, and give the file its name."""
         table = self._numbers.table
         parts = [_bytes(array) for array in table]
         checksum = xxhash.xxh3_64_intdigest(b"".join(parts))
         contents = Contents(
-            key, [*labels], [*places], facts or {}, self._entries, len(table.columns), checksum
+            key, [*labels], [*places], facts, self._entries, len(table.columns), checksum
         )
         footer = json.dumps({"version": FORMAT_VERSION, **contents._asdict()}).encode()
         tail = _TAIL.pack(len(footer), xxhash.xxh3_64_intdigest(footer), _END)
@@ -309,8 +312,9 @@ def _one_a_row(
     """Return the value of each row, where those of a row are equal; else None."""
     if not len(values) or values[0] != values[indptr[1] - 1] or not (np.diff(indptr) > 0).all():
         return None
-    firsts = values[indptr[:-1]]
-    return firsts if np.array_equal(np.repeat(firsts, np.diff(indptr)), values) else None
+    firsts, bits = values[indptr[:-1]], values.view(np.uint32)  # -0 is another value than 0
+    alike = np.array_equal(np.repeat(firsts.view(np.uint32), np.diff(indptr)), bits)
+    return firsts if alike else None
 
 
 def _code_bytes(codes: NDArray[Any]) -> int:
@@ -362,15 +366,19 @@ def read_contents(path: str) -> Contents:
             fields["entries"] = [Entry(*entry) for entry in fields["entries"]]
             contents = Contents(**fields)
             _check_entries(contents, start)
+            _check_labels(contents)
             return contents
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise _damaged(path, "its footer is none that we write") from error
     raise FileDamaged(f"{path}: written in another version of the format.")
 
 
 def _check_entries(contents: Contents, stop: int) -> None:
-    """Raise ValueError unless segments and table fill the file from its head to ``stop``."""
-    offset = len(_HEAD)
+    """Raise ValueError unless segments and table fill the file from its head to ``stop``, and no
+    segment makes more rows or nonzeros of its bytes than a writer would have put there."""
+    offset, columns = len(_HEAD), contents.columns
+    if type(columns) is not int or columns < 0:
+        raise ValueError("no table")
     for entry in contents.entries:
         optional = [n for n in (entry.labels, entry.length, entry.first_column) if n is not None]
         numbers = (*entry[:3], entry.checksum, *optional)
@@ -378,13 +386,37 @@ def _check_entries(contents: Contents, stop: int) -> None:
             raise ValueError("not a segment")
         if entry.column_bytes not in (2, 4) or entry.code_bytes not in _CODES:
             raise ValueError("not a segment")
+        if entry.length is not None and entry.rows * entry.length != entry.nonzeros:
+            raise ValueError("lengths that do not add up")
+        if entry.first_column is not None:
+            length = entry.length or 0
+            most = chunk.BLOCK_NONZEROS + length
+            if entry.nonzeros >= most or entry.first_column + length > columns:
+                raise ValueError("columns that are not there")
         if entry.offset != offset:
             raise ValueError("a gap or an overlap")
         offset += entry.bytes
-    if type(contents.columns) is not int or contents.columns < 0:
-        raise ValueError("no table")
-    if offset + 12 * contents.columns != stop:
+    if offset + 12 * columns != stop:
         raise ValueError("segments of other sizes")
+
+
+def _check_labels(contents: Contents) -> None:
+    """Raise an error unless labels, their places and facts are of the kinds that we write."""
+    labels, facts = contents.labels, contents.facts
+    ends = [*facts["weights"], *facts["targets"]]
+    numbers = [facts["weight"], facts["sq_norm"], *facts["labels"], *ends]
+    if (
+        not isinstance(contents.key["fingerprint"], str)
+        or any(type(label) not in (str, float, bool) for label in labels)
+        or [type(place) for place in contents.places] != [str] * len(labels)
+        or type(facts["rows"]) is not int
+        or not 0 <= facts["rows"] <= contents.rows
+        or not all(type(number) is float and isfinite(number) for number in numbers)
+        or type(facts["total"]) is not float
+        or len(facts["labels"]) > len(labels)
+        or (len(facts["weights"]), len(facts["targets"])) != (2, 2)
+    ):
+        raise ValueError("no labels and facts of rows")
 
 
 class CachedShard:
@@ -407,7 +439,12 @@ class CachedShard:
         offset = entries[-1].offset + entries[-1].bytes if entries else len(_HEAD)
         self._fill(offset, self.contents.table_checksum, "table of columns", table)
         rising = np.sort(table.columns)
-        if (rising[1:] == rising[:-1]).any() or (table.counts <= 0).any():
+        if (
+            (rising[1:] == rising[:-1]).any()
+            or (rising[-1:] > COLUMN_MAX).any()
+            or (table.counts <= 0).any()
+            or table.counts.sum() != self.contents.nonzeros
+        ):
             raise _damaged(self.path, "its table of columns is none that we write")
         return table
 
@@ -437,10 +474,14 @@ class CachedShard:
         if entry.first_column is not None:
             dense = np.arange(entry.length or 0, dtype=np.uint32) + np.uint32(entry.first_column)
             stored = np.tile(dense, entry.rows)
+        offsets = None if entry.labels is None else offsets_of(counts)
         fits = indptr[-1] == entry.nonzeros == len(stored)
+        if offsets is not None:
+            fits = fits and offsets[-1] == len(codes)
         if codes.dtype != np.float64:
             codes = codes.astype(np.int32)
-            fits = fits and codes.min(initial=0) >= -1 and codes.max(initial=-1) < known
+            least = -1 if offsets is None else 0
+            fits = fits and codes.min(initial=0) >= least and codes.max(initial=-1) < known
         renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
         if not fits or not renumber(stored, ranks, indices):
             raise _damaged(self.path, f"block {number}: not as we write them")
@@ -459,8 +500,8 @@ class CachedShard:
             codes,
             self.contents.labels,
             weights if entry.has_weights else None,
-            partial(self._place, number),
-            None if entry.labels is None else offsets_of(counts),
+            str,
+            offsets,
             squares,
         )
 
@@ -479,10 +520,6 @@ class CachedShard:
                     raise FileDamaged(
                         f"{self.path}: rebuilt it holds other rows than before. Run again."
                     ) from damage
-
-    def _place(self, number: int, i: int) -> str:
-        first_row = sum(entry.rows for entry in self.contents.entries[:number])
-        return f"{self.name}, row {first_row + i} of the shard"
 
 
 class CacheSlot(NamedTuple):
