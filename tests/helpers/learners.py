@@ -54,8 +54,8 @@ def plain_rows(rows: Rows) -> list[Row]:
     return [pairs[first:stop] for first, stop in pairwise(rows.indptr.tolist())]
 
 
-def classes_that_come_late() -> list[Label]:
-    """Labels in the order of their coming: b from row 0, a from row 40, d, c near the end."""
+def some_classes() -> list[Label]:
+    """Labels of ROWS rows: b from row 0 on, a from row 40, d and c from near the end."""
     rng, since = np.random.default_rng(5), [0, 40, 41, 200]
     return ["badc"[rng.integers(sum(k >= first for first in since))] for k in range(ROWS)]
 
