@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
@@ -216,7 +217,7 @@ def certify(
     )
     named = machine.cache_dir is not None and executor is not serial
     with (
-        _cache(home, machine, files, reading) as cache,
+        _prepared_before(home, machine, model, files, reading) as (cache, reading),
         open_threads(machine.thread_count),
         open_dataset(
             files,
@@ -247,22 +248,25 @@ def certify(
 
 
 @contextmanager
-def _cache(
+def _prepared_before(
     run: str | os.PathLike[str] | None,
     machine: Machine,
+    model: LinearModel,
     shards: Sequence[ShardFile],
     reading: ReaderConfig,
-) -> Iterator[str]:
-    """Give the directory of the prepared shards: the machine's, that of the run if all are there,
-    or else a temporary one."""
+) -> Iterator[tuple[str, ReaderConfig]]:
+    """Give the directory of the prepared shards, and how they are read: that of the model's run, as
+    the run read them, if all are there; else the machine's, or a temporary one."""
     place = os.path.join(run or "", "cache")
     if machine.cache_dir is None and run is not None and os.path.isdir(place):
-        cache = Cache(place, resolve_reading(shards[0], reading))
+        own = replace(reading, index_base=model.settings.get("index_base", reading.index_base))
+        own = resolve_reading(shards[0], own)
+        cache = Cache(place, own)
         if all(cache.find(shard) for shard in shards):
-            yield place
+            yield place, own
             return
     with cache_directory(None, machine) as place:
-        yield place
+        yield place, reading
 
 
 def _planned(
@@ -271,21 +275,18 @@ def _planned(
     """Return the settings of each learner, with its active set, and how many fit in memory
     together; read all rows into memory if they fit there, too."""
     size, directions = size_of(data), len(_trained_scales(model))
-    nonzeros, limit = model.sparse_weights.nnz, machine.memory_limit
+    weights, limit = model.sparse_weights.nnz, machine.memory_limit
     if known is not None:
-        columns = data.columns + nonzeros // directions
-
-        def needed(learners: int) -> list[Need]:
-            how = {"rows": data.rows, "columns": columns, "nonzeros": nonzeros}
-            return certificate_memory_needed(exact, **how, learners=learners, held=False)
-
-        at_once = max(1, most_that_fit(limit, directions, needed))
-        needs = [*needed(directions), Need("rows", size.row_bytes)]
+        scanned = size._replace(columns=size.columns + weights // directions)
+        needed = partial(certificate_memory_needed, scanned, weights=weights)
+        at_once = most_that_fit(limit, directions, lambda number: needed(learners=number))
+        at_once = max(1, at_once)
+        needs = [*needed(learners=directions), Need("rows", size.row_bytes)]
         fits = sum(need.size for need in needs) <= limit
     else:
         if not fits_in_memory(exact, size):
             exact = exact.but(active_set=exact.active_set_bytes // directions)
-        beside = [Need("model", WEIGHT_BYTES * nonzeros)]
+        beside = [Need("model", WEIGHT_BYTES * weights)]
         try:
             plan = plan_memory(exact, machine, size, directions, beside)
         except MachineError:  # it was fitted with more memory than there is

@@ -198,29 +198,24 @@ def plan_memory(
     return Plan(active_set, learners, at_once, needed(at_once, active_set), limit)
 
 
-def certificate_memory_needed(
-    settings: Settings, *, rows: int, columns: int, learners: int, held: bool, nonzeros: int = 0
-) -> list[Need]:
-    """Return what the certificates of so many classes keep in memory, in bytes; ``held`` : they
-    hold rows, a search for upper bounds does, each in the active set of ``settings``.
-    ``nonzeros`` : weights of the model.
+def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0) -> list[Need]:
+    """Return what the certificates of so many classes keep in memory, in bytes, if rows are on
+    disk. ``weights`` : of the model that are not 0.
 
     Examples
     --------
-    >>> needs = certificate_memory_needed(
-    ...     Settings(), rows=10**6, columns=10**6, learners=3, held=False
-    ... )
+    >>> needs = certificate_memory_needed(DataSize(10**6, 10**6, 10**7), learners=3)
     >>> [need.size // 10**6 for need in needs]
-    [215, 0, 168, 12, 0, 268]
+    [215, 0, 168, 12, 33]
     """
-    active = settings.active_set_bytes * held
+    rows, columns, nonzeros = size
+    chunk = min(BLOCK_NONZEROS, nonzeros)
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
-        Need("model", WEIGHT_BYTES * nonzeros),
+        Need("model", WEIGHT_BYTES * weights),
         Need("weights and sums", CERTIFIED_BYTES * columns * learners),
         Need("counts", ROW_BYTES * learners * min(rows, COUNTED)),
-        Need("active sets", int((1 + SOLVER_SHARE) * active) * learners),
-        Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
+        Need("chunks in flight", 4 * chunk * 8),
     ]
 
 
