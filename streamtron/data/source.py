@@ -87,8 +87,8 @@ class ShardSource(AbstractContextManager["ShardSource"]):
     classes : the only labels there may be, and their codes in this order; None = as they come.
     most_labels : see ``LabelTable``.
     allow_duplicate, allow_empty : accept two shards with the same bytes, or no row in any shard.
-    on_bad_shard : ``"skip"`` leaves out a shard that its reader refuses, as a whole: it is read
-        twice. ``"error"`` ends the reading.
+    on_bad_shard : ``"skip"`` leaves out a shard that its reader refuses, as a whole: in the first
+        reading all are read twice. ``"error"`` ends the reading.
 
     Attributes
     ----------
@@ -207,8 +207,9 @@ class ShardSource(AbstractContextManager["ShardSource"]):
                     self.nonzeros_read += event.chunk.nonzeros
                     yield event.chunk
                 del event  # it would keep its chunk's buffer from the next but one
-        self._lowest, self.skipped = read.lowest, tuple(read.skipped)
-        if self.skipped:
+        self._lowest = read.lowest
+        if self.manifest is None:
+            self.skipped = tuple(read.skipped)
             left_out = {shard.name for shard in self.skipped}
             self.shards = tuple(shard for shard in self.shards if shard.name not in left_out)
         self.manifest = Manifest(tuple(read.records))
@@ -239,8 +240,8 @@ class ShardSource(AbstractContextManager["ShardSource"]):
 
     @property
     def skips(self) -> bool:
-        """Whether a shard that its reader refuses is left out."""
-        return self._skips
+        """Whether a shard that its reader refuses is left out; none once all have been read."""
+        return self._skips and self.manifest is None
 
     @property
     def allow_empty(self) -> bool:
