@@ -24,8 +24,6 @@ from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import deletions
 from streamtron.runs import transaction
 from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.solver.vectors import dense
-from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence, succeeded
@@ -122,10 +120,19 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tm
     fit(write_shards(tmp_path, lines, 3), tmp_path / "m", **settings)
     assert streamtron.forget(tmp_path / "m", "1.svm").model.columns == 12
     with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
-        vectors = [dense(array) for array in ended.checkpoint.state.arrays.values()]
-    sizes = {len(vector) for vector in vectors if vector.ndim == 1}
+        state = ended.checkpoint.state
+    sizes = {len(array) for array in state.arrays.values()}
     assert max(sizes - {len(no_bins())}) <= 180  # of a scan, not of columns
-    assert {len(learner.running.w) for learner in learners_of_run(tmp_path / "m.run")} == {12}
+    assert state.columns == len(ended.checkpoint.numbers) == 10  # two of 12 never occur
+
+
+def test_columns_keep_their_numbers_where_column_0_is_forgotten(tmp_path):
+    texts = ("1 0:1 3:1\n-1 3:2\n", "1 2:1 3:1\n-1 2:-1 3:1\n1 2:2\n-1 2:-2 3:1\n")
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / f"{name}.svm").write_text(text)
+    fit([tmp_path / "a.svm", tmp_path / "b.svm"], tmp_path / "m", index_base="auto")
+    left = streamtron.forget(tmp_path / "m", "a.svm").model
+    assert (left.index_base, np.flatnonzero(left.weights).tolist()) == (0, [2, 3])
 
 
 @pytest.mark.parametrize("how", ["more learners", "another model"])
