@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, repeat
@@ -20,28 +19,22 @@ from streamtron.core.config import PROBLEM, Machine, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
-from streamtron.core.files import absolute
 from streamtron.core.names import check_names, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
 from streamtron.data import (
-    Cache,
     Dataset,
     Expected,
-    ReaderConfig,
-    ShardFile,
     ShardSource,
     deletions,
     find_shards,
-    resolve_reading,
 )
 from streamtron.data.source import excluding
 from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.directory import run_directory
-from streamtron.runs.finished_run import inputs_of_run, model_of
+from streamtron.runs.finished_run import inputs_of_run
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -159,8 +152,8 @@ def certify(
 ) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
-    The shards are prepared as by ``fit``, unless the cache of the model's run has all of them. One
-    scan follows, with the dual variables of a witness, or those that belong to the slacks of the
+    The shards are prepared as by ``fit``, anew: what a run has prepared is not trusted. One scan
+    follows, with the dual variables of a witness, or those that belong to the slacks of the
     weights. Without a witness at most ``readings`` more follow, which bring the dual objective
     nearer to the optimum unless the gap is below 1e-4 already; the rows with a slack are trained on
     for it. Where all rows fit in memory, in the active set, none of that reads them again. With the
@@ -189,9 +182,6 @@ def certify(
     SettingsError : a bias where rho is 0; no C, or no rho, for a model that does not say it.
     """
     check_names(names, PROBLEM)
-    home = run
-    if home is None and not isinstance(model, LinearModel):
-        home = run_directory(model_of(absolute(model, "models")))
     if shards is None:
         accept_exclusions = accept_exclusions or witness is None
         model, shards, witness = inputs_of_run(model, run, witness)
@@ -217,7 +207,7 @@ def certify(
     )
     named = machine.cache_dir is not None and executor is not serial
     with (
-        _prepared_before(home, machine, model, files, reading) as (cache, reading),
+        cache_directory(None, machine) as cache,
         open_threads(machine.thread_count),
         open_dataset(
             files,
@@ -245,28 +235,6 @@ def certify(
                 distances += map(_distance, learners, proven)
             learners.clear()  # before the next ones are made
         return _proof(model, problem, data, certificates, distances)
-
-
-@contextmanager
-def _prepared_before(
-    run: str | os.PathLike[str] | None,
-    machine: Machine,
-    model: LinearModel,
-    shards: Sequence[ShardFile],
-    reading: ReaderConfig,
-) -> Iterator[tuple[str, ReaderConfig]]:
-    """Give the directory of the prepared shards, and how they are read: that of the model's run, as
-    the run read them, if all are there; else the machine's, or a temporary one."""
-    place = os.path.join(run or "", "cache")
-    if machine.cache_dir is None and run is not None and os.path.isdir(place):
-        own = replace(reading, index_base=model.settings.get("index_base", reading.index_base))
-        own = resolve_reading(shards[0], own)
-        cache = Cache(place, own)
-        if all(cache.find(shard) for shard in shards):
-            yield place, own
-            return
-    with cache_directory(None, machine) as place:
-        yield place, reading
 
 
 def _planned(
