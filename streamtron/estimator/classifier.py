@@ -191,7 +191,7 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         rows = MatrixRows(X, np.searchsorted(known, y), known, row_weights(sample_weight, X))
         if first:
             return self._fit_memory(rows, settings)
-        data = rows.data(as_numbered=True)
+        data = rows.data()
         learners = learners_of(rows, data, settings, self.class_weight)
         for name, value in problem_of(learners, settings, rows.numbers).items():
             if value != self._problem[name]:  # of which the same counts prove less
@@ -200,7 +200,7 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
                     "it, or call fit with all rows."
                 )
         for past, learner in zip(self._past, learners, strict=True):
-            past.learn(data, learner)
+            past.learn(data, learner, data.numbers)
         self.n_iter_ += 1
         self._publish([_certificate_of(past) for past in self._past])
         return self

@@ -35,10 +35,9 @@ class MatrixRows(NamedTuple):
         """What learners take for labels: the numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]
 
-    def data(self, *, as_numbered: bool = False) -> MemoryData:
-        """Return the rows as learners read them; ``as_numbered`` : with every column of X by its
-        number."""
-        return MemoryData(self.X, self.codes, self.numbers, self.weights, as_numbered=as_numbered)
+    def data(self) -> MemoryData:
+        """Return the rows as learners read them."""
+        return MemoryData(self.X, self.codes, self.numbers, self.weights)
 
     def check_classes(self) -> None:
         """Refuse rows that have fewer than two classes."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
@@ -24,6 +24,7 @@ from streamtron.data import (
     Progress,
     ReaderConfig,
     ShardFile,
+    ShardSource,
     find_shards,
     open_reader,
     resolve_reading,
@@ -241,6 +242,25 @@ def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> E
         classes=classes,
         least_labels=0 if classes is not None else least,
         allow_duplicate=settings.allow_duplicate,
+    )
+
+
+def open_one(
+    shard: ShardFile,
+    reading: ReaderConfig,
+    classes: Sequence[Label] | None = None,
+    *,
+    on_bad_shard: Literal["error", "skip"] = "error",
+) -> ShardSource:
+    """Open one shard by itself to read it once; it may be empty or a duplicate."""
+    return ShardSource(
+        [shard],
+        reading,
+        classes=classes,
+        most_labels=None,
+        allow_duplicate=True,
+        allow_empty=True,
+        on_bad_shard=on_bad_shard,
     )
 
 

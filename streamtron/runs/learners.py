@@ -16,10 +16,9 @@ from streamtron.core.limits import return_memory
 from streamtron.core.rows import Data, Facts, Label
 from streamtron.core.threads import open_threads
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, release_rows
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train import Checkpointer, Group, OnePart, train
-from streamtron.solver.working_set import release_rows
 
 ClassWeights = Mapping[Label, float]
 

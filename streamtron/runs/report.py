@@ -323,7 +323,7 @@ def _report_of(
         "full_epochs": learner.progress.full_epochs,
         "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
         "stop_reason": learner.progress.finished,
-        "radius": math.sqrt(learner.extent.sq_radius),
+        "radius": math.sqrt(learner.bounds.sq_radius),
         "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
