@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.rows import Label, Rows
+from streamtron.core.rows import Facts, Label, Rows
+from streamtron.runs.finished_run import FinishedRun, locate
 from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
@@ -88,6 +90,12 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
     for name in names:
         patch.setattr(kernels, name, partial(call, name, getattr(kernels, name)))
     return counter
+
+
+def learners_of_run(run: Path) -> list[Learner]:
+    """The learners of a run that has ended, in the ranks of its data."""
+    with FinishedRun.to_change(locate(run)) as ended:
+        return ended.learners(Facts(0, 0.0, 1.0, 1.0, 0.0, ()))
 
 
 def held_loss(
