@@ -64,10 +64,10 @@ from streamtron.runs.report import (
     in_order,
     write_outcome,
 )
-from streamtron.solver.changes import add_rows, begin_change, renumber, take_counts
+from streamtron.solver.changes import add_rows, begin_change, take_counts
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Pieces, SavedCounts
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, renumber
 
 _log = logging.getLogger("streamtron")
 

@@ -27,40 +27,9 @@ from streamtron.solver.learner import (
     scan_next,
     train_next,
 )
-from streamtron.solver.progress import Average
 from streamtron.solver.reading import solve_in_memory, tell_done, visit_rows
-from streamtron.solver.scan import length_of
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
-
-
-def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
-    """Number the columns of a finished learner anew, of which there are so many now. ``places`` :
-    of each column its new number; −1: no row has it any more."""
-    kept = np.flatnonzero(places >= 0)
-
-    def numbered(w: NDArray[np.float64]) -> NDArray[np.float64]:
-        new = np.zeros(columns)
-        new[places[kept]] = w[kept]
-        return new
-
-    def with_bias(v: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.append(numbered(v[:-1]), v[-1])
-
-    running, best, frozen = learner.running, learner.best, learner.frozen
-    if frozen is not None:
-        sums = frozen.scan_sums
-        sums.fold()
-        frozen.w, sums.fresh = numbered(frozen.w), numbered(sums.fresh)
-        frozen.length = length_of(frozen.w, frozen.bias)
-        sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
-    running.settle(numbered(running.w), running.bias, running.extension, running.steps)
-    best.w = numbered(best.w)
-    if best.candidate is not None:
-        best.candidate = with_bias(best.candidate)
-    if learner.expansion is not None:
-        learner.expansion.v = with_bias(learner.expansion.v)
-    best.average, best.marks = Average(), None
 
 
 def begin_change(learner: Learner, *, only_more: bool) -> None:

@@ -23,7 +23,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.core.sealed import Streamed
 from streamtron.solver.duals import Counts
 from streamtron.solver.hessian import Expansion
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, take_center
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
@@ -116,7 +116,7 @@ class State:
         fields = decode(encoded["fields"], self.arrays)
         _validate(learner, fields)
         vars(learner).update(fields, regime=Regime(fields["regime"]))
-        learner.targets.center = float(encoded["center"])
+        take_center(learner, float(encoded["center"]))
         learner.progress.restart_clock(learner.progress.seconds)
         for report in learner.progress.reports:
             report.restart_clock()

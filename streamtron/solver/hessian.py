@@ -119,8 +119,9 @@ class Outside:
         """Return G, g and the others, to be summed over parts."""
         return QuadraticSums(self.gram, self.linear, self.constant, self.squares)
 
-    def take(self, sums: QuadraticSums) -> None:
-        """Take the sums of all parts."""
+    def take(self, sums: QuadraticSums, v: Vector | None = None) -> None:
+        """Take the sums of all parts; ``v`` : and the weights at which rows are judged."""
+        self.v = self.v if v is None else v
         self.gram, self.linear, self.constant, self.squares = sums
 
     def product(self, u: Vector) -> Vector:

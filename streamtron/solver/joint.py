@@ -319,29 +319,29 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     """Solve the rows in memory, and move their counts there; if D would fall, solve them better
     first."""
     running, b = learner.running, learner.progress.b
-    before = running.dual_point
+    start = running.dual_point
     dual = yield PartProblem.sum_held, ()
-    remainder, v, steps = before.plus(dual, -1), running.augmented(1.0 / b), 0
+    remainder, v, steps = start.plus(dual, -1), running.augmented(1.0 / b), 0
     constant = remainder.objective_at(b)
     objective = JointObjective(remainder.a / b, learner, constant=constant)
     for part in EXACTER:
         solution = yield from objective.solve(v, part * worthwhile_gap(learner))
         v, steps = solution.v, steps + solution.steps
-        if (yield from _move(learner, before, v, FULLY)):
+        if (yield from _move(learner, start, v, FULLY)):
             break
     else:
-        yield from _move(learner, before, v, PARTLY)
+        yield from _move(learner, start, v, PARTLY)
     take_solution(learner, b, v, newton_steps=steps)
 
 
-def _move(learner: Learner, before: DualPoint, v: Vector, factors: Sequence[float]) -> Rounds[bool]:
+def _move(learner: Learner, start: DualPoint, v: Vector, factors: Sequence[float]) -> Rounds[bool]:
     """Move the counts of the rows in memory to those of v, the first of the factors times as far
-    with which D is not below that of ``before``; whether there is one."""
+    with which D is not below that of ``start``; whether there is one."""
     running, b = learner.running, learner.progress.b
-    dual = before.objective_at(b)
+    dual = start.objective_at(b)
     for factor in factors:
         change: DualPoint = yield PartProblem.move, (v, b, factor)
-        running.take(before.plus(change))
+        running.take(start.plus(change))
         if running.objective_at(b) >= dual:
             return True
     return False

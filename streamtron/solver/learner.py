@@ -17,12 +17,19 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.losses import PENALISED, Loss, loss_of, solved
 from streamtron.core.rows import Facts, Label, Rows
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
 from streamtron.solver.hessian import Expansion, Outside
-from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeights, Progress
+from streamtron.solver.progress import (
+    KEPT_BY_NEWTON,
+    KEPT_BY_VISITS,
+    Average,
+    BestWeights,
+    Progress,
+)
 from streamtron.solver.row_store import ActiveSet
-from streamtron.solver.scan import Frozen
+from streamtron.solver.scan import Frozen, length_of
 from streamtron.solver.stages import IN_BLOCKS, Regime
 from streamtron.solver.targets import Bounds, TargetRule, Targets
 from streamtron.solver.weights import Rule, WeightState, consistent, restart
@@ -265,6 +272,18 @@ def release_rows(learner: Learner) -> None:
         learner.regime = Regime.WORKING_SET
 
 
+def take_center(learner: Learner, center: float) -> None:
+    """Take off labels that are numbers what a saved learner had taken off."""
+    learner.targets.center = center
+
+
+def take_sums(learner: Learner, sums: ScanSums) -> None:
+    """Take the sums of a scan in many parts."""
+    assert learner.frozen is not None
+    sums.fold()
+    learner.frozen.scan_sums = sums
+
+
 def choose_mode(learner: Learner, mode: Mode) -> None:
     """Choose what the next reading does."""
     learner.mode = mode
@@ -310,6 +329,35 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     if not learner.valid:
         discard_weights(learner)
     learner.elsewhere = None  # until here: counts of several parts are never all in memory
+
+
+def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
+    """Number the columns of a finished learner anew, of which there are so many now. ``places`` :
+    of each column its new number; −1: no row has it any more."""
+    kept = np.flatnonzero(places >= 0)
+
+    def numbered(w: NDArray[np.float64]) -> NDArray[np.float64]:
+        new = np.zeros(columns)
+        new[places[kept]] = w[kept]
+        return new
+
+    def with_bias(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.append(numbered(v[:-1]), v[-1])
+
+    running, best, frozen = learner.running, learner.best, learner.frozen
+    if frozen is not None:
+        sums = frozen.scan_sums
+        sums.fold()
+        frozen.w, sums.fresh = numbered(frozen.w), numbered(sums.fresh)
+        frozen.length = length_of(frozen.w, frozen.bias)
+        sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
+    running.settle(numbered(running.w), running.bias, running.extension, running.steps)
+    best.w = numbered(best.w)
+    if best.candidate is not None:
+        best.candidate = with_bias(best.candidate)
+    if learner.expansion is not None:
+        learner.expansion.v = with_bias(learner.expansion.v)
+    best.average, best.marks = Average(), None
 
 
 def set_resolution(learner: Learner, b: float) -> None:

@@ -27,7 +27,7 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
-from streamtron.solver.learner import Learner, enter, hold_elsewhere
+from streamtron.solver.learner import Learner, enter, hold_elsewhere, take_sums
 from streamtron.solver.part import Part
 from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
 from streamtron.solver.reading import solve_in_memory
@@ -79,10 +79,10 @@ class ManyParts(Trainer):
         if _is_new(learners[0]) and regime in (Regime.ALL_ROWS, Regime.FEW_COLUMNS):
             for learner, start in zip(learners, self._parts(Part.start, regime), strict=True):
                 hold_elsewhere(learner, start.held)
-                learner.best.propose(start.weights / self._number)
+                mean = start.weights / self._number
+                learner.best.propose(mean)
                 if learner.outside is not None:
-                    learner.outside.v = start.weights / self._number
-                    learner.outside.take(start.quadratic)
+                    learner.outside.take(start.quadratic, mean.copy())
         else:
             self._read(reading, self._numbered(learners))
         self._parts.gap_estimate = None
@@ -179,11 +179,9 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
 
 def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
     """Take what a reading of all parts has summed, and what they hold."""
-    if learner.frozen is not None:
-        [scan_sums] = reading_sums.sums
-        scan_sums.fold()
-        learner.frozen.scan_sums = scan_sums
     hold_elsewhere(learner, reading_sums.held)
+    for scan_sums in reading_sums.sums:
+        take_sums(learner, scan_sums)
     if Regime.BLOCKS in reading_sums.regimes:
         enter(learner, Regime.BLOCKS)
     if learner.outside is not None:

@@ -12,7 +12,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.duals import Counts, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, augment, freeze
+from streamtron.solver.learner import Learner, augment, freeze, take_center
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import largest_counts, relax_counts, round_counts
@@ -149,7 +149,7 @@ class PartProblem(PartLoss):
             )
         learner.counts = Counts.of_gaps(arrays["gaps"], arrays["counts"])
         learner.keepers = arrays["held"]
-        learner.targets.center = content["center"]
+        take_center(learner, content["center"])
         augment(learner, content["rho"])
         learner.shuffles = content["shuffles"]
         learner.progress.reading, learner.progress.b = reading, content["b"]

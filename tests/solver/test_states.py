@@ -13,8 +13,9 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import FileDamaged
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.sealed import Streamed
-from streamtron.solver.changes import add_rows, begin_change, renumber, take_counts
+from streamtron.solver.changes import add_rows, begin_change, take_counts
 from streamtron.solver.checkpoint import Resumed, State
+from streamtron.solver.learner import renumber
 from streamtron.solver.stopping import reopen
 from tests.helpers.learners import bits, data_of, drawn_data
 from tests.helpers.optimum import least_primal
