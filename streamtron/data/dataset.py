@@ -252,7 +252,7 @@ class Dataset(AbstractContextManager["Dataset"]):
     def _from_disk(self, order: Iterable[Sequence[int]] | None) -> Generator[Chunk, None, None]:
         groups = partial(self._in_data_order) if order is None else partial(iter, [*order])
 
-        def read() -> Iterator[Chunk]:
+        def read() -> Generator[Chunk]:
             check_all_unchanged(self.shards)
             reader = self._idle.pop() if self._idle else GroupReader()
             try:
@@ -334,10 +334,10 @@ class Dataset(AbstractContextManager["Dataset"]):
                 check_duplicate(earlier, shard, self._expected.allow_duplicate)
             if expected.get(record.name, record.fingerprint) != record.fingerprint:
                 raise changed(shard, "its contents differ from the first reading's")
-        for shard in self.skipped:
-            if expected.get(shard.name):
+        for skipped in self.skipped:
+            if expected.get(skipped.name):
                 raise DataError(
-                    f"{shard.reason} Put it back as it was, forget it whole, or fit anew."
+                    f"{skipped.reason} Put it back as it was, forget it whole, or fit anew."
                 )
         if not self.rows and not self._expected.allow_empty:
             raise no_rows(self.shards or given, self.reading.share)
