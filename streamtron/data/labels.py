@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -22,23 +21,16 @@ SELDOM_TWICE = 0.9
 
 class LabelTable:
     """The labels of a source in order of appearance; all of one kind, at most ``most``, names any
-    number if that is above 2.
-
-    Or only those of ``classes``, in that order; or behind those ``met`` before.
+    number if that is above 2. Or only those of ``classes``, in that order.
     """
 
-    def __init__(
-        self,
-        most: int | None = None,
-        classes: Sequence[Label] | None = None,
-        met: Sequence[Label] = (),
-    ) -> None:
-        self.labels: list[Label] = list(met if classes is None else classes)
+    def __init__(self, most: int | None = None, classes: Sequence[Label] | None = None) -> None:
+        self.labels: list[Label] = list(classes or ())
         self._codes = {label: code for code, label in enumerate(self.labels)}
         self._most, self._plain = most, dict[str, str]()
         self._closed = classes is not None
-        self.rows: float = math.inf if met else 0
-        """the rows so far, those of ``met`` are not known"""
+        self.rows = 0
+        """Rows so far."""
 
     def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
         """Return the code of a label, which may be new; ``place(row)`` is for messages."""
@@ -84,9 +76,7 @@ class LabelTable:
             return
         remedy = "Use --multiclass, or remove the row." if is_name else _NUMBERS
         which = "a third label" if count == 2 else f"label number {count + 1},"
-        raise DataError(
-            f"{where}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
-        )
+        raise DataError(f"{where}: {which} {label!r} after {_listed(self.labels)}. {remedy}")
 
 
 _NUMBERS = (

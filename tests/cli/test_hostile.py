@@ -213,13 +213,18 @@ def test_a_prepared_file_whose_tail_lies_about_the_footer_is_refused(prepared, l
     assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
 
 
-@pytest.mark.parametrize(("columns", "length"), [(2, 2**40), (2, 3), (2000, 2000)])
-def test_rows_of_ones_are_no_more_than_their_bytes_can_tell(prepared, columns, length):
+@pytest.mark.parametrize(
+    ("columns", "length", "first", "nonzeros"),
+    [(2, 2**40, 0, 9 * 2**40), (2, 3, 0, 27), (2000, 2000, 0, 2000**2), (2, 2**40, None, 9)],
+)
+def test_rows_alike_are_no_more_than_their_bytes_can_tell(
+    prepared, columns, length, first, nonzeros
+):
     _, footer = split_flat(prepared)
     rows = max(9, columns)
-    table = bytes(12 * columns)
-    entry = Entry(len(_HEAD), rows, rows * length, None, length, 0, 2, 1, "none", False, 0)
-    write_forged(prepared, _HEAD + bytes(rows) + table, footer | {"columns": columns}, entry)
+    entry = Entry(len(_HEAD), rows, nonzeros, None, length, first, 2, 1, "none", False, 0)
+    segments = _HEAD + bytes(entry.bytes + 12 * columns)
+    write_forged(prepared, segments, footer | {"columns": columns}, entry)
     assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
 
 
