@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamtron.core.config import Settings
@@ -156,9 +157,10 @@ class Trainer(ABC):
             self._checkpointer.save(self._state)
 
     def end(self, trained: bool) -> None:
-        """Hand over the state of the run, if it was trained and all its learners have finished."""
+        """Hand over the state of the run, if it was trained and all its learners have finished: no
+        group trains any more."""
         if self._checkpointer and trained and all(learner.finished for learner in self._everyone):
-            self._checkpointer.end(self._state)
+            self._checkpointer.end(partial(State.of, self.reading, self._everyone))
 
 
 class OnePart(Trainer):
