@@ -86,8 +86,8 @@ LONG: dict[str, dict[str, Any]] = {
 ROWS, LATE = 4600, 4200
 """Two blocks of rows of many classes; the first cow comes in the second one."""
 
-CHUNKS = 2
-"""Chunks that a reading of them has."""
+CHUNKS = 3
+"""Chunks at most that a reading of them has."""
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +160,14 @@ def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place, workers, task
     assert task_names == ["sweep: C 1, rho 1, stage 1", "sweep: C 1, rho 1, stage 0.1"]
 
 
-def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest, tmp_path):
-    (tmp_path / "wide.svm").write_text("1 2000000000:1\n-1 1:1\n")
+def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest):
     large: Any = {"valid": place / "two" / "held-out", "machine": Machine(memory=1 << 60)}
-    with pytest.raises(MachineError, match="memory"):
-        sweep(tmp_path / "wide.svm", **large, **by(guest))
+    guest.client.run(setattr, distributed_sweep, "SHARE", 1e-3)
+    try:
+        with pytest.raises(MachineError, match="memory"):
+            sweep(place / "two" / "train", **large, **by(guest))
+    finally:
+        guest.client.run(setattr, distributed_sweep, "SHARE", distributed_sweep.SHARE)
 
 
 @pytest.mark.parametrize(
