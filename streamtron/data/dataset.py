@@ -124,8 +124,8 @@ class Dataset(AbstractContextManager["Dataset"]):
         self.width = int(self.numbers.max()) + 1 if len(self.numbers) else 0
         ranks = ranks_of(self._files, self.numbers, directory)
         self._slots = [
-            CacheSlot(file, number, table, own)
-            for file, table, own in zip(self._files, codes, ranks, strict=True)
+            CacheSlot(file, number, table, places)
+            for file, table, places in zip(self._files, codes, ranks, strict=True)
             for number in range(len(file.contents.entries))
         ]
         self.held: Held | None = None
@@ -229,8 +229,8 @@ class Dataset(AbstractContextManager["Dataset"]):
         if not stored:
             values = np.ones(starts[-1], np.float32)
         self._batch = join_rows(rows, indices, values) if rows else _no_rows()
-        before = [made.contents for made in self._prepared if made.contents and not made.bytes]
-        self._count(sum(c.nonzeros for c in before), sum(c.bytes for c in before))
+        known = [made.contents for made in self._prepared if made.contents and not made.bytes]
+        self._count(sum(c.nonzeros for c in known), sum(c.bytes for c in known))
         chunk = make_chunk(self._batch, ((0, self.rows),))
         self.held = Held(chunk.rows, chunk.squares)
 
@@ -349,11 +349,11 @@ class Dataset(AbstractContextManager["Dataset"]):
         for shard, file in zip(self.shards, self._files, strict=True):
             contents, name = file.contents, shard.name
             table.rows += contents.rows
-            own = [
+            shard_codes = [
                 table.code(label, lambda _, at=f"{name}, {place}": at, 0)  # type: ignore[misc]
                 for label, place in zip(contents.labels, contents.places, strict=True)
             ]
-            codes.append(np.array([*own, -1], np.int32))
+            codes.append(np.array([*shard_codes, -1], np.int32))
         self.labels: list[Label] = table.labels
         return codes
 
@@ -443,15 +443,15 @@ def ranks_of(files: Sequence[CachedShard], numbers: Columns, directory: str) -> 
     room = _room(sum(sizes), directory)
     ranks = []
     for file, stop in zip(files, accumulate(sizes), strict=True):
-        own, columns = room[stop - file.contents.columns : stop], file.table().columns
-        own[:] = find(columns)
-        if len(columns) and not (len(numbers) and np.array_equal(numbers[own], columns)):
+        places, columns = room[stop - file.contents.columns : stop], file.table().columns
+        places[:] = find(columns)
+        if len(columns) and not (len(numbers) and np.array_equal(numbers[places], columns)):
             raise DataError(
                 f"{file.name}: it has columns that the data set has not. Shards must stay as they "
                 "are until the run has ended; run again."
             )
-        freeze(own)
-        ranks.append(own)
+        freeze(places)
+        ranks.append(places)
     return ranks
 
 
@@ -473,9 +473,9 @@ def _finder(numbers: Columns) -> Callable[[Columns], Columns]:
         places[numbers] = np.arange(len(numbers), dtype=np.uint32)
 
         def find(columns: Columns) -> Columns:
-            found = np.zeros(len(columns), np.uint32)
-            kernels.renumber(columns, places, found)
-            return found
+            ranks = np.zeros(len(columns), np.uint32)
+            kernels.renumber(columns, places, ranks)
+            return ranks
 
         return find
     order = np.argsort(numbers, kind="stable").astype(np.uint32)
@@ -492,15 +492,16 @@ def _facts_of(
     files: Sequence[CachedShard], codes: Sequence[NDArray[np.int32]], labels: int
 ) -> Facts:
     """Join what is known of the shards, in their order."""
-    return _joined([(f.contents.facts, own) for f, own in zip(files, codes, strict=True)], labels)
+    known = [file.contents.facts for file in files]
+    return _joined([*zip(known, codes, strict=True)], labels)
 
 
 def _joined(known: Sequence[tuple[dict[str, Any], NDArray[np.int32]]], labels: int) -> Facts:
-    counting = [(facts, own) for facts, own in known if facts["rows"]]
+    counting = [(facts, shard_codes) for facts, shard_codes in known if facts["rows"]]
     weights, rows = np.zeros(labels), sum(facts["rows"] for facts, _ in known)
-    for facts, own in counting:
+    for facts, shard_codes in counting:
         of_labels = np.array(facts["labels"])
-        weights[own[: len(of_labels)]] += of_labels
+        weights[shard_codes[: len(of_labels)]] += of_labels
 
     def ends(name: str) -> tuple[float, float]:
         pairs = [facts[name] for facts, _ in counting] or [(0.0, 0.0)]

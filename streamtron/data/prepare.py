@@ -269,19 +269,19 @@ def prepare(
 
 def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, number: int) -> list[Prepared]:
     """Prepare shards on so many threads, while this one tells how far they are."""
-    progress = Progress()
+    done = Progress()
     coming: list[Future[Prepared]] = [Future() for _ in tasks]
     queue = deque(zip(tasks, coming, strict=True))
 
     def work() -> None:
-        work_for(progress)
-        while not progress.closed:
+        work_for(done)
+        while not done.closed:
             try:
                 task, future = queue.popleft()
             except IndexError:
                 return
             try:
-                [prepared] = prepare_shard(task, progress)
+                [prepared] = prepare_shard(task, done)
                 future.set_result(prepared)
             except BaseException as error:
                 future.set_exception(error)
@@ -296,12 +296,12 @@ def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, number: int) -> li
         for future in coming:
             while not future.done():
                 wait([future], POLL)
-                how.tell(progress)
+                how.tell(done)
             made.append(future.result())
-        how.tell(progress)
+        how.tell(done)
         return made
     finally:
-        progress.closed = True
+        done.closed = True
         until = time.monotonic() + PATIENCE
         for thread in threads:
             if thread.ident is not None:

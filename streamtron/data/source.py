@@ -328,8 +328,8 @@ def record_of(
     shard: ShardFile, fingerprint: str, rows: int, nonzeros: int, first_row: int
 ) -> ShardRecord:
     """Make the record of a shard that was read as it was found."""
-    found = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
-    return ShardRecord(*found, fingerprint, rows, nonzeros, first_row)
+    file = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
+    return ShardRecord(*file, fingerprint, rows, nonzeros, first_row)
 
 
 def close_readings(running: Iterable[Generator[Chunk, None, None]]) -> None:

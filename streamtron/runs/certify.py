@@ -274,14 +274,14 @@ def _learners(
     columns = np.unique(model.sparse_weights.indices).astype(np.int64)
     ranks = data.places_of(columns + model.index_base)
     counts: Iterable[Counts | None] = repeat(None) if known is None else known.counts
-    each = zip(model.directions(), scales, counts, strict=False)
+    directions = zip(model.directions(), scales, counts, strict=False)
     for start in range(0, len(scales), at_once):
         learners = []
-        for direction, scale, own in islice(each, at_once):
+        for direction, scale, witnessed in islice(directions, at_once):
             at = ranks[np.searchsorted(columns, direction.nonzero.indices)]
             label = None if model.kind == "two classes" else direction.positive
             of_class = against_rest(weights, label)
-            learners.append(_learner(data, exact, of_class, direction, at, scale, own))
+            learners.append(_learner(data, exact, of_class, direction, at, scale, witnessed))
         yield scales[start : start + at_once], learners
 
 

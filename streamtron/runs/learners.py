@@ -35,8 +35,8 @@ def make_learner(
     data: Data, settings: Settings, weights: ClassWeights | None, label: Label | None
 ) -> Learner:
     """Make the learner of a class against the rest; of two classes if None."""
-    own = against_rest(weights, label)
-    return Learner(settings, data.columns, data.facts, data.labels, own, label)
+    its_weights = against_rest(weights, label)
+    return Learner(settings, data.columns, data.facts, data.labels, its_weights, label)
 
 
 def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:
@@ -92,7 +92,7 @@ class Training:
             resumed = None
             if state is not None and begun in (None, (start, stop)):
                 resumed = Resumed(state.reading, [k for k in group if reopen(k)])
-            whole = len(group) == len(learners)
+            together = len(group) == len(learners)
             with open_threads(self.machine.thread_count) as threads:
                 if resumed is None:
                     begin(group)
@@ -103,10 +103,10 @@ class Training:
                     self.listen,
                     threads,
                     self.checkpointer,
-                    None if whole else Group(learners, (start, stop)),
+                    None if together else Group(learners, (start, stop)),
                 )
                 train(trainer, resumed)
-            if not whole:
+            if not together:
                 for learner in group:
                     release_rows(learner)
                 return_memory()
@@ -140,7 +140,7 @@ def restore_finished(
     the order of the state's label codes."""
 
     def make(label: Label | None) -> Learner:
-        own = against_rest(weights, label)
-        return Learner(settings, state.columns, facts, labels, own, label)
+        its_weights = against_rest(weights, label)
+        return Learner(settings, state.columns, facts, labels, its_weights, label)
 
     return state.learners(make)

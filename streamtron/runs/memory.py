@@ -108,10 +108,10 @@ def memory_needed(
     --------
     >>> needs = memory_needed(Settings(), DataSize(10**6, 10**6, 10**7))
     >>> [need.size // 10**6 for need in needs]
-    [215, 120, 4, 104, 17, 26, 16, 8, 10]
+    [215, 120, 4, 104, 17, 26, 16, 8, 0]
     """
     rows, columns, nonzeros = size
-    shared = fits_in_memory(settings, size)
+    holds_all = fits_in_memory(settings, size)
     solving = min(learners, threads)
     weights = max(
         (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
@@ -121,8 +121,8 @@ def memory_needed(
     chunk = min(
         GROUP * BLOCK_NONZEROS, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1))
     )
-    active = rows_held * (1 if shared else learners)
-    if shared:
+    active = rows_held * (1 if holds_all else learners)
+    if holds_all:
         active += SHARED_ROW_BYTES * rows * (learners - 1)
     counts = ROW_BYTES * learners * min(rows, COUNTED)
     copies = solving + (threads > 1)  # threads that share a sum have one each
@@ -141,7 +141,7 @@ def memory_needed(
         newton,
         Need("Newton's head block", head * solving),
         Need("rows outside memory", OUTSIDE_BYTES * outside**2 * learners),
-        Need("chunks in flight", 0 if shared else 4 * chunk * 8),
+        Need("chunks in flight", 0 if holds_all else 4 * chunk * 8),
     ]
 
 
@@ -235,7 +235,7 @@ def worker_memory_needed(
     --------
     >>> needs = worker_memory_needed(Settings(active_set=10**8), parts=4, at_once=1)
     >>> [need.size // 10**6 for need in needs]
-    [200, 0, 400, 116, 80]
+    [200, 0, 400, 66, 80]
     """
     at_once = min(at_once, parts)
     weights = (LEARNER_BYTES * parts + SOLVER_BYTES * at_once) * columns

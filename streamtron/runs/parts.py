@@ -262,7 +262,7 @@ def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[
     check_settings(settings)
     os.makedirs(job.directory, exist_ok=True)
     plans = _plans_of(job)
-    sizes = [sum(shard.rows for shard in own) for own in _records_of(job, plans)]
+    sizes = [sum(shard.rows for shard in records) for records in _records_of(job, plans)]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
         progress = learner.progress
         learner.best.propose(learner.best.augmented)
@@ -271,9 +271,9 @@ def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[
         hold_elsewhere(learner, 0)
         which = number if settings.one_vs_rest else None
         center, rho = learner.targets.center, learner.augmentation
-        for plan, own, counts in zip(plans, sizes, split(pieces, sizes), strict=True):
+        for plan, rows, counts in zip(plans, sizes, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
-            write_first_state(path, counts, own, progress.b, center, rho)
+            write_first_state(path, counts, rows, progress.b, center, rho)
     return Planned(plans, learners, _readings_of(learners))
 
 

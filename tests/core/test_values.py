@@ -1,7 +1,6 @@
 """Values that users give: each becomes its kind, or one sentence names it."""
 
 import json
-import math
 import os
 import re
 import subprocess

@@ -177,13 +177,13 @@ class ColumnNumbers:
 
     def number(self, indices: Columns) -> Columns:
         """Return the number of each column, shape of ``indices``."""
-        found, done = np.empty(len(indices), np.uint32), 0
+        numbers, done = np.empty(len(indices), np.uint32), 0
         while True:
             self._known, done = kernels.number_columns(
-                indices, done, self._slots, self._columns, self._counts, self._known, found
+                indices, done, self._slots, self._columns, self._counts, self._known, numbers
             )
             if done == len(indices):
-                return found
+                return numbers
             self._grow(2 * len(self._columns))
 
     def _grow(self, size: int) -> None:
@@ -461,8 +461,8 @@ class CachedShard:
         entry, known = self.contents.entries[number], len(self.contents.labels)
         head = [np.empty(length, dtype) for dtype, length in entry.head]
         stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
-        each = np.empty(entry.rows if entry.values == "rows" else 0, np.float32)
-        of_values = [each] if entry.values == "rows" else []
+        of_rows = np.empty(entry.rows if entry.values == "rows" else 0, np.float32)
+        of_values = [of_rows] if entry.values == "rows" else []
         if entry.values == "all":
             assert values is not None
             of_values = [values]
@@ -488,7 +488,7 @@ class CachedShard:
         if entry.values == "rows":
             squares = np.empty(entry.rows)
             assert values is not None
-            kernels.spread_values(indptr, each, values, squares)
+            kernels.spread_values(indptr, of_rows, values, squares)
         elif entry.values == "none":
             squares = lengths.astype(np.float64)
             if values is not None:
