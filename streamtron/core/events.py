@@ -184,7 +184,7 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
     Parameters
     ----------
     path : a new file, an earlier log, which is continued, or a pipe.
-    every : seconds between two lines ``shards_prepared``, ``chunk_done`` or ``round_done``, of
+    every : seconds between two lines ``shards_prepared``, ``chunk_done`` or ``round_done`` each, of
         which there are hundreds or thousands.
 
     Raises
@@ -210,14 +210,14 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
         raise MachineError(f"{path}: the log cannot be written ({error.strerror}).") from error
-    writing, next_chunk = True, -math.inf
+    writing, next_line = True, dict[type, float]()
 
     def listen(event: Event) -> None:
-        nonlocal writing, next_chunk
+        nonlocal writing
         if isinstance(event, ShardsPrepared | ChunkDone | RoundDone):
-            if time.monotonic() < next_chunk:
+            if time.monotonic() < next_line.get(type(event), -math.inf):
                 return
-            next_chunk = time.monotonic() + every
+            next_line[type(event)] = time.monotonic() + every
         line = json.dumps(event_fields(event), allow_nan=False, ensure_ascii=False) + "\n"
         try:
             if writing:  # at once, so that lines of several processes are not mixed

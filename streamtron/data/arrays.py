@@ -97,8 +97,8 @@ class MemoryData:
             for border in block_borders(chunk.rows, number)[:-1]
         ]
         self.blocks = tuple(block(*pair) for pair in pairwise([*borders, self.rows]))
-        chunk = make_chunk(self._batch, ((0, self.rows),))
-        self.held = Held(chunk.rows, chunk.squares) if hold else None
+        everything = make_chunk(self._batch, ((0, self.rows),))
+        self.held = Held(everything.rows, everything.squares) if hold else None
 
     @property
     def readings(self) -> float:
