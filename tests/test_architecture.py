@@ -258,7 +258,7 @@ model.predict(np.ones((3, 2)))
 READ = """
 import sys, streamtron.model.metrics
 from streamtron.data import open_shards
-assert len(list(open_shards([sys.argv[1]], cache_dir=None).chunks())) == 1
+assert len(list(open_shards([sys.argv[1]]).chunks())) == 1
 """
 
 

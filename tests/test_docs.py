@@ -276,8 +276,8 @@ def test_the_table_of_commands_has_every_one_and_every_option_that_a_page_names_
 
 def test_the_memory_figures_are_those_of_the_sum():
     told = re.search(
-        r"(\d+) bytes a column, (\d+) bytes a row.*?(\d+) bytes for each\scolumn that"
-        r"\soccurs.*?up to (\d+) MB more.*?(\d+) bytes for"
+        r"(\d+) bytes for each column that occurs, (\d+) bytes a row.*?and (\d+) on top for each"
+        r"\sclass that is.*?up to (\d+) MB more.*?(\d+) bytes for"
         r"\seach pair of the 1,000.*?class more takes (\d+) bytes a column and at "
         r"most (\d+) a row.*?for (\d+) bytes a row.*?certify takes (\d+) bytes a column and class",
         EVERYTHING,

@@ -68,7 +68,9 @@ def certify(
     What is printed is true of the weights as they are; a last line says what is proven of them at
     their best scale, if that is more.
 
-    Workers make the readings. Without a witness, this process solves the rows with a slack.
+    The shards are prepared first, in --cache-dir or for a while, unless the run has a cache of
+    them. Workers scan rows that do not fit in memory. Without a witness, this process trains on
+    those with a slack.
     """
     read = [*shards, witness, given["vocabulary"], given["scheduler"]]
     check_files({"log": log}, read, runs=filter(None, [model, given["run_dir"]]))

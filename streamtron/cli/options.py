@@ -153,7 +153,6 @@ run_options = _together(
     run_dir_option,
     click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
     click.option("--overwrite", is_flag=True, help="Replace an existing run."),
-    setting_options("checkpoint_every"),
 )
 """Options of the run directory."""
 

@@ -20,6 +20,7 @@ from streamtron.core.events import (
     ReadingDone,
     ReadingStarted,
     RoundDone,
+    ShardsPrepared,
     SolveStarted,
     StageDone,
     TrialDone,
@@ -94,7 +95,9 @@ def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
             status.observe(event)
             for line in lines(event) if verbose or isinstance(event, TrialDone) else ():
                 console.print(Text(visible(line)))
-            if isinstance(event, ChunkDone | RoundDone) and time.monotonic() < drawn + FRAME:
+            if isinstance(event, ShardsPrepared | ChunkDone | RoundDone) and (
+                time.monotonic() < drawn + FRAME
+            ):
                 return
             drawn, console.width = time.monotonic(), (width() or 80) - ECHO
             drawing.update(
@@ -114,7 +117,10 @@ def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:
 
     def lines(event: Event) -> Iterator[str]:
         nonlocal spoke, several
-        if isinstance(event, ReadingStarted):
+        if isinstance(event, ShardsPrepared) and time.monotonic() > spoke + SILENCE:
+            spoke = time.monotonic()
+            yield f"{_clock()} preparing: {event.rows:,} rows, {event.bytes / event.total:.0%}"
+        elif isinstance(event, ReadingStarted):
             spoke, several = time.monotonic(), event.problems != 1
             yield f"{_clock()} reading {event.reading + 1} begins: {event.purpose}"
         elif isinstance(event, ChunkDone) and time.monotonic() > spoke + SILENCE:
@@ -168,7 +174,7 @@ def reading_words(event: ReadingDone, end: float | None = None, *, several: bool
 
 class Status:
     """What the bar says: what is done now, how far it is, and what is known. ``done`` of ``total``
-    is in nonzeros or in fits; None = not known."""
+    is in bytes, in nonzeros or in fits; None = not known."""
 
     def __init__(self, forecast: Forecast) -> None:
         self._forecast = forecast
@@ -180,7 +186,13 @@ class Status:
 
     def observe(self, event: Event) -> None:
         """Take an event into account."""
-        if isinstance(event, ReadingStarted):
+        if isinstance(event, ShardsPrepared):
+            self._began = self._began or time.perf_counter()
+            self._action, self.done, self.total = "preparing", event.bytes, event.total
+            seconds = max(time.perf_counter() - self._began, 0.1)
+            rate = event.bytes / 1e6 / seconds, event.rows / seconds
+            self._speed = f"{rate[0]:.0f} MB/s, {rate[1]:,.0f} rows/s"
+        elif isinstance(event, ReadingStarted):
             self._action, self._speed = f"reading {event.reading + 1}: {event.purpose}", ""
             self.done, self.total, self._began = 0, event.nonzeros, time.perf_counter()
         elif isinstance(event, ChunkDone):

@@ -17,7 +17,7 @@ import copy
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -28,8 +28,9 @@ from streamtron.cluster.client import NO_WORKERS, Workers, asked, gone, usable_m
 from streamtron.core.errors import MachineError
 from streamtron.core.executor import Parts, Scans, mapped, plus, sum_over_tree, trees_of
 from streamtron.core.scan_sums import ScanSums
+from streamtron.data.prepare import PrepareTask
 from streamtron.runs.memory import check_worker
-from streamtron.runs.parts import OpenParts, PartPlan, open_part
+from streamtron.runs.parts import PartPlan, open_part
 from streamtron.solver.part import Part
 
 if TYPE_CHECKING:
@@ -54,21 +55,40 @@ _held: dict[str, dict[int, Part]] = {}
 _open = threading.Lock()
 
 
-def parts_on(workers: Workers | Client) -> OpenParts:
-    """Return what opens the parts of a fit on these workers, or those of an open Dask client."""
-    if not isinstance(workers, Workers):
-        workers = Workers(workers)
+class PartsOn:
+    """Opens the parts of a fit on workers, which also prepare its shards."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
 
     @contextmanager
-    def opened(plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
-        parts = WorkerParts(workers, plans, scans)
+    def __call__(self, plans: Sequence[PartPlan], scans: Scans) -> Iterator[Parts]:
+        """Open parts; see ``runs.parts.OpenParts``."""
+        parts = WorkerParts(self._workers, plans, scans)
         try:
             parts.open()
             yield parts
         finally:
             parts.close()
 
-    return opened
+    def executor(self, prepare: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Prepare shards; see ``data.prepare``."""
+        return self._workers(prepare_on_worker, tasks, prepare)
+
+
+def parts_on(workers: Workers | Client) -> PartsOn:
+    """Return what opens the parts of a fit on these workers, or those of an open Dask client."""
+    return PartsOn(workers if isinstance(workers, Workers) else Workers(workers))
+
+
+def prepare_on_worker(
+    task: PrepareTask, prepare: Callable[[PrepareTask], Iterable[Result]]
+) -> Iterator[Result]:
+    """Prepare a shard where this worker sees it, and the directory of its prepared file."""
+    from distributed import get_worker
+
+    _check_seen((task.shard.path, task.directory), str(get_worker().name))
+    yield from prepare(task)
 
 
 class WorkerParts(Parts):
@@ -305,21 +325,21 @@ def _open_parts(
         held = _held.setdefault(token, {})
         of_other_runs = sum(len(parts) for parts in _held.values() if parts is not held)
     here = {*held, *numbers}
-    most_columns = check_worker(
+    check_worker(
         plans[0].settings,
         name,
         usable_memory(),
         parts=of_other_runs + len(here),
         at_once=worker.state.nthreads,
-        nonzeros=max(sum(shard.most_nonzeros for shard in plans[n].shards) for n in here),
+        columns=len(plans[0].numbers),
     )
     for number in numbers:
         plan = plans[number]
-        _check_seen(plan, name)
+        _check_seen((*(shard.path for shard in plan.shards), os.path.dirname(plan.path)), name)
         if number in held:
             held.pop(number).close()
         try:
-            held[number] = open_part(plan, scans, most_columns)
+            held[number] = open_part(plan, scans)
         except MachineError as error:
             raise MachineError(f"worker {name}: {error}") from error
     if _held.get(token) is not held:  # the client has died meanwhile
@@ -327,9 +347,9 @@ def _open_parts(
     return []
 
 
-def _check_seen(plan: PartPlan, worker: str) -> None:
-    """Refuse a worker that does not see the part's shards, or where its state is saved."""
-    for path in (*(shard.path for shard in plan.shards), os.path.dirname(plan.path)):
+def _check_seen(paths: Iterable[str], worker: str) -> None:
+    """Refuse a worker that does not see the shards, or the run directory."""
+    for path in paths:
         if "://" not in path and not os.path.exists(path):
             raise MachineError(
                 f"{path}: worker {worker} does not see it. Workers need the shards and the run "

@@ -123,7 +123,7 @@ class Settings:
     stage: str = setting("auto", "stage")
     variant: Literal["length", "steps"] = setting("length", ("length", "steps"))
     b: tuple[float, ...] | None = setting(None, "numbers")
-    tol: float = setting(0.01, "number", BELOW_1)
+    tol: float = setting(0.001, "number", BELOW_1)
     max_epochs: int = setting(100, "whole", Range(1))
     mini_epochs: int | None = setting(None, "whole", Range(0))
     active_set: int | str | None = setting(None, "size", Range(0))
@@ -352,19 +352,16 @@ class Machine:
     Parameters
     ----------
     memory : Use no more memory than this; a run that needs more is refused [half of the machine's].
-    cache_dir : Directory for the flat copy of the shards that later readings use [MODEL.run/cache;
-        temporary where no run is made].
+    cache_dir : Directory for the prepared shards, which training reads [MODEL.run/cache; temporary
+        where no run is made].
     threads : Threads of this process [all processors].
-    run_dir : Directory for checkpoints, witness and cache [MODEL.run].
-    checkpoint_every : Seconds between checkpoints, or as in 30s or 5m; 0s = as often as possible,
-        which can double the time [5m].
+    run_dir : Directory for states, witness and cache [MODEL.run].
     """
 
     memory: int | str | None = setting(None, "size", Range(0))
     cache_dir: str | None = setting(None, "output")
     threads: int | None = setting(None, "whole", Range(1))
     run_dir: str | None = setting(None, "output")
-    checkpoint_every: float = setting(300.0, "duration", Range(0))
 
     def __post_init__(self) -> None:
         make_fields(self)  # paths are absolute: a listener may change the working directory

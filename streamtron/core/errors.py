@@ -7,7 +7,6 @@ For example: ``a.svm, line 3: value nan. Values must be finite; remove the row.`
     StreamtronError                 any error raised on purpose              exit code
     ├── SettingsError (ValueError)  a setting, or settings that conflict         2
     ├── DataError (ValueError)      the content of the user's files              3
-    │   ├── ManyClasses             a third class where two are read             3
     │   └── FileDamaged             a file of streamtron fails its checksum      3
     ├── MachineError                disk, memory, network                        5
     └── InternalError               contradicting bounds: a defect               1
@@ -36,10 +35,6 @@ class DataError(StreamtronError, ValueError):
     """A user's file holds invalid data."""
 
     exit_code = 3
-
-
-class ManyClasses(DataError):
-    """There is a third class, and the rows were read for two."""
 
 
 class FileDamaged(DataError):

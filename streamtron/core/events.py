@@ -45,6 +45,17 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardsPrepared:
+    """So much of the shards has been prepared: ``bytes`` of ``total`` bytes, and the rows and
+    nonzeros in them."""
+
+    bytes: int
+    total: int
+    rows: int
+    nonzeros: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadingStarted:
     """A reading begins. ``reading`` : its number, from 0. ``rows``, ``nonzeros`` : totals of the
     data, None until known. ``problems`` : how many are not finished, 0 until known."""
@@ -142,7 +153,8 @@ class TrialDone:
 
 
 Event = (
-    ReadingStarted
+    ShardsPrepared
+    | ReadingStarted
     | ChunkDone
     | SolveStarted
     | RoundDone
@@ -172,8 +184,8 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
     Parameters
     ----------
     path : a new file, an earlier log, which is continued, or a pipe.
-    every : seconds between two lines ``chunk_done`` or ``round_done``, of which a reading has
-        hundreds or thousands.
+    every : seconds between two lines ``shards_prepared``, ``chunk_done`` or ``round_done`` each, of
+        which there are hundreds or thousands.
 
     Raises
     ------
@@ -190,7 +202,7 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
     ...         model = streamtron.fit(shard, C=0.5, rho=0, listen=listen)
     ...     lines = [json.loads(line) for line in log.read_text().splitlines()]
     >>> done = [line for line in lines if line["event"] == "reading_done"]
-    >>> done[-1]["proven_gap"] <= 0.01
+    >>> done[-1]["proven_gap"] <= 0.001
     True
     """
     _check_log(as_path(path))
@@ -198,14 +210,14 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
         raise MachineError(f"{path}: the log cannot be written ({error.strerror}).") from error
-    writing, next_chunk = True, -math.inf
+    writing, next_line = True, dict[type, float]()
 
     def listen(event: Event) -> None:
-        nonlocal writing, next_chunk
-        if isinstance(event, ChunkDone | RoundDone):
-            if time.monotonic() < next_chunk:
+        nonlocal writing
+        if isinstance(event, ShardsPrepared | ChunkDone | RoundDone):
+            if time.monotonic() < next_line.get(type(event), -math.inf):
                 return
-            next_chunk = time.monotonic() + every
+            next_line[type(event)] = time.monotonic() + every
         line = json.dumps(event_fields(event), allow_nan=False, ensure_ascii=False) + "\n"
         try:
             if writing:  # at once, so that lines of several processes are not mixed

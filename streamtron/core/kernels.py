@@ -1111,6 +1111,88 @@ def count_columns(rows, numbers):
         numbers[rows.indices[j]] += 1
 
 
+# Columns as a prepared shard numbers them: by first occurrence, from 0 on; see data.prepare.
+
+_U8, _U4, _U2 = types.uint64[::1], types.uint32[::1], types.uint16[::1]
+_READ_U4, _READ_U2 = readonly(types.uint32), readonly(types.uint16)
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@helper
+def _slot_of(table, column):
+    """The slot of a column in a table of 2^k slots of column · 2³² + number + 1, or the free slot
+    (0) where it would be."""
+    mask = np.uint64(len(table) - 1)
+    slot = ((np.uint64(column) * _SPREAD) >> _HALF) & mask
+    while table[slot] != 0 and table[slot] >> _HALF != np.uint64(column):
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@kernel(types.void(_READ_U4, _U8))
+def fill_table(columns, table):
+    """Enter columns, numbered by their places, in an empty table; see ``number_columns``."""
+    for n in range(len(columns)):
+        slot = _slot_of(table, columns[n])
+        table[slot] = np.uint64(columns[n]) << _HALF | np.uint64(n + 1)
+
+
+@kernel(types.UniTuple(types.int64, 2)(_READ_U4, types.int64, _U8, _U4, _I8, types.int64, _U4))
+def number_columns(indices, start, table, columns, counts, known, found):
+    """Number the columns of nonzeros by first occurrence into ``found``, from nonzero ``start`` on.
+
+    Parameters
+    ----------
+    table : uint64, 2^k slots, at least twice as many as ``columns``; changed in place.
+    columns, counts : uint32 and int64: the columns known, and how often each occurred, by their
+        numbers; changed in place.
+    known : how many are known.
+
+    Returns how many columns are known, and the nonzero where there was no room for another; the
+    number of nonzeros if there was.
+    """
+    for j in range(np.uint64(start), np.uint64(len(indices))):
+        slot = _slot_of(table, indices[j])
+        if table[slot] == 0:
+            if known == len(columns):
+                return known, np.int64(j)
+            table[slot] = np.uint64(indices[j]) << _HALF | np.uint64(known + 1)
+            columns[known] = indices[j]
+            known += 1
+        number = (table[slot] & np.uint64(0xFFFFFFFF)) - np.uint64(1)
+        counts[number] += 1
+        found[j] = np.uint32(number)
+    return known, np.int64(len(indices))
+
+
+def _renumbered(numbers, ranks, found):
+    """``ranks[number]`` of every number into ``found`` (uint32, changed in place); False where a
+    number is too large. Numbers are uint16 or uint32."""
+    size = len(ranks)
+    for j in range(np.uintp(len(numbers))):
+        if numbers[j] >= size:
+            return False
+        found[j] = ranks[numbers[j]]
+    return True
+
+
+renumber_short = kernel(types.boolean(_READ_U2, _READ_U4, _U4))(_renumbered)
+renumber = kernel(types.boolean(_READ_U4, _READ_U4, _U4))(_renumbered)
+
+
+@kernel(types.void(_ORDER, readonly(types.float32), types.float32[::1], _F8))
+def spread_values(indptr, of_rows, values, squares):
+    """The value of each row at all of its nonzeros into ``values``, and ‖x_i‖² into ``squares``, as
+    ``squared_norms`` sums it; both are changed in place."""
+    for i in range(len(of_rows)):
+        square, value = 0.0, np.float64(of_rows[i])
+        for j in range(np.uintp(indptr[i]), np.uintp(indptr[i + 1])):
+            values[j] = of_rows[i]
+            square += value * value
+        squares[i] = square
+
+
 @kernel(types.void(_ROWS, _I8, types.uint32[::1], types.float32[::1]))
 def transpose(rows, places, indices, values):
     """The nonzeros column by column: the row of each into ``indices``, its value into ``values``.

@@ -131,28 +131,69 @@ def ranges_of(blocks: Iterable[Block]) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-class ChunkSource(Protocol):
-    """Data that can be read any number of times, giving the same chunks each time.
+class Facts(NamedTuple):
+    """What is known of all rows of a weight above 0 before any is visited.
 
-    ``labels`` and ``width`` grow during the first reading; ``blocks`` is complete after it.
+    ``rows`` : how many. ``weight`` : the sum of their weights; ``least_weight`` and
+    ``largest_weight``. ``sq_norm`` : the largest ‖x_k‖². ``label_weights`` : the sum of the weights
+    of the rows of each label, by code. ``mean``, ``least``, ``largest`` : of labels that are
+    numbers; 0 of others.
+    """
+
+    rows: int
+    weight: float
+    least_weight: float
+    largest_weight: float
+    sq_norm: float
+    label_weights: tuple[float, ...]
+    mean: float = 0.0
+    least: float = 0.0
+    largest: float = 0.0
+
+
+NO_FACTS = Facts(0, 0.0, 0.0, 0.0, 0.0, ())
+"""What is known of no rows."""
+
+
+class Held(NamedTuple):
+    """All rows of the data in memory, in their order: the CSR arrays and ‖x_k‖², frozen."""
+
+    rows: Rows
+    squares: NDArray[np.float64]
+
+
+class Data(Protocol):
+    """Rows that can be read any number of times, of which everything is known.
+
+    Columns are numbered by rank, from 0 on: those that occur, the most frequent first. ``labels`` :
+    the classes; codes are positions here. ``held`` : all rows, if they are in memory; then
+    ``chunks`` delivers parts of them.
     """
 
     @property
     def labels(self) -> Sequence[Label]:
-        """Return the classes met so far, in order of appearance; codes are positions here."""
+        """Return the classes; codes are positions here."""
 
     @property
-    def width(self) -> int:
-        """Return 1 + the largest column number met so far."""
+    def columns(self) -> int:
+        """Return how many columns occur."""
 
     @property
     def blocks(self) -> Sequence[Block]:
-        """Return the blocks of the data; empty until the first reading is complete."""
+        """Return the blocks of the data."""
+
+    @property
+    def facts(self) -> Facts:
+        """Return what is known of all rows."""
+
+    @property
+    def held(self) -> Held | None:
+        """Return all rows, if they are in memory."""
 
     @property
     def nonzeros_read(self) -> int:
-        """Return the nonzeros delivered so far, from which ``readings`` is computed."""
+        """Return the nonzeros delivered from disk so far, from which ``readings`` is computed."""
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Iterator[Chunk]:
-        """Deliver the data once: in data order, a block at a time; or, after the first reading,
-        one chunk for each group of block numbers in ``order``, their rows concatenated."""
+        """Deliver the data once: in data order, up to 4,096 rows or 2²⁰ nonzeros at a time; or one
+        chunk for each group of block numbers in ``order``, their rows concatenated."""

@@ -63,14 +63,6 @@ class ScanSums:
         self.sums = no_sums()
         self.totals = np.zeros(4, dtype=np.int64)
 
-    def widen(self, width: int) -> None:
-        """Add columns that were met while scanning."""
-        known, self.fresh, self.low = (self.fresh, self.low), np.zeros(width), np.zeros(width)
-        for wide, narrow in zip((self.fresh, self.low), known, strict=True):
-            wide[: len(narrow)] = narrow
-        if self.sq_columns is not None:
-            self.sq_columns = np.append(self.sq_columns, np.zeros(width - len(self.sq_columns)))
-
     def fold(self) -> None:
         """Complete the sum Σ c_k l_k x_k in ``fresh``."""
         if len(self.low):
@@ -113,28 +105,21 @@ class ScanSums:
             self.sq_columns[block.occurring] += block.squares
 
     def __add__(self, other: ScanSums) -> ScanSums:
-        """Return the sums over the rows of both, scanned at the same weights with the same s₀; one
-        of them may have met more columns.
+        """Return the sums over the rows of both, scanned at the same weights with the same s₀.
 
         The bounds on rounding hold for any tree of such additions of n terms: each addition leaves
         its exact rounding error in ``low``, or in the place after the sum. These errors have at
         most the sum n u Σ|term|, and adding them up rounds each at most 2 n times.
         """
-        total, addend = copy.deepcopy(self), other
-        width = max(len(self.fresh), len(other.fresh))
-        if len(other.fresh) < width:
-            addend = copy.deepcopy(other)
-            addend.widen(width)
-        if len(total.fresh) < width:
-            total.widen(width)
+        total = copy.deepcopy(self)
         total.unfold()
-        total.fresh, off = _two_sum(total.fresh, addend.fresh)
-        total.low += off if len(addend.low) < len(off) else addend.low + off
+        total.fresh, off = _two_sum(total.fresh, other.fresh)
+        total.low += off if len(other.low) < len(off) else other.low + off
         if total.sq_columns is not None:
-            squares = addend.sq_columns
+            squares = other.sq_columns
             total.sq_columns = None if squares is None else total.sq_columns + squares
-        _add_compensated(total.bins, addend.bins)
-        total._add_sums(addend.sums, addend.totals)
+        _add_compensated(total.bins, other.bins)
+        total._add_sums(other.sums, other.totals)
         return total
 
     def _add_sums(self, block: Vector, totals: NDArray[np.int64]) -> None:

@@ -1,20 +1,25 @@
 """Convert files to chunks and back; no module here uses a model's weights."""
 
-from streamtron.data.arrays import MemorySource, canonical
+from streamtron.data.arrays import MemoryData, canonical
 from streamtron.data.cache.directory import Cache, cache_files, clear_cache, drop_cached
 from streamtron.data.cache.flat_file import remove_abandoned
+from streamtron.data.dataset import Dataset, Expected
 from streamtron.data.discover import ShardFile, find_shards
-from streamtron.data.first_reading import Skipped
 from streamtron.data.manifest import Manifest, ShardRecord, check_duplicate, no_rows
+from streamtron.data.prepare import Preparing, Progress
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.data.row_batch import RowBatch, ShardReader
-from streamtron.data.source import ShardSource, SourceFacts, facts_of, open_shards
+from streamtron.data.source import ShardSource, Skipped, open_shards
 
 __all__ = [
     "Cache",
+    "Dataset",
+    "Expected",
     "Manifest",
-    "MemorySource",
+    "MemoryData",
+    "Preparing",
+    "Progress",
     "ReaderConfig",
     "RowBatch",
     "ShardFile",
@@ -22,13 +27,11 @@ __all__ = [
     "ShardRecord",
     "ShardSource",
     "Skipped",
-    "SourceFacts",
     "cache_files",
     "canonical",
     "check_duplicate",
     "clear_cache",
     "drop_cached",
-    "facts_of",
     "find_shards",
     "no_rows",
     "open_reader",

@@ -1,4 +1,4 @@
-"""Read rows in memory as a ChunkSource, with the blocks and chunks of one shard of them."""
+"""Rows of arrays in memory, with the blocks and chunks of one shard of them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Label, ranges_of
+from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Held, Label, ranges_of
 from streamtron.data.blocks import (
     all_ones,
     block_borders,
     chunk_cutter,
-    make_block,
+    chunk_of,
     make_chunk,
     squares_of,
 )
+from streamtron.data.dataset import facts_of_one, ranked
+from streamtron.data.prepare import ShardFacts
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 
@@ -32,8 +34,8 @@ def canonical(matrix: Any) -> Any:
     return anew
 
 
-class MemorySource:
-    """A ``ChunkSource`` over arrays that scikit-learn has validated.
+class MemoryData:
+    """Rows of arrays that scikit-learn has validated; see ``core.rows.Data``.
 
     Parameters
     ----------
@@ -43,13 +45,15 @@ class MemorySource:
         its target, float64.
     labels : the classes; none where there are targets.
     weights : shape (rows,): row weights, finite and ≥ 0; None = all 1.
+    hold : whether the rows count as held in memory; else they are delivered as from a disk.
+    as_numbered : whether all columns of X keep their numbers; else those that occur are ranked.
 
     Examples
     --------
-    >>> source = MemorySource(np.array([[0, 2.5], [1, 0]]), np.array([0, 1]), ["spam", "ham"])
-    >>> [chunk] = source.chunks()
-    >>> chunk.rows.indices.tolist(), chunk.codes.tolist(), source.labels
-    ([1, 0], [0, 1], ['spam', 'ham'])
+    >>> data = MemoryData(np.array([[0, 2.5], [1, 0]]), np.array([0, 1]), ["spam", "ham"])
+    >>> [chunk] = data.chunks()
+    >>> chunk.rows.indices.tolist(), chunk.codes.tolist(), data.columns, data.numbers.tolist()
+    ([1, 0], [0, 1], 2, [0, 1])
     """
 
     index_base = bytes_read = 0
@@ -60,35 +64,41 @@ class MemorySource:
         codes: NDArray[np.integer] | NDArray[np.float64],
         labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
+        *,
+        hold: bool = True,
+        as_numbered: bool = False,
     ) -> None:
         indptr, indices, values = _csr_of(X)
-        own_weights = None if weights is None else weights.copy()
+        if as_numbered:
+            self.numbers = np.arange(X.shape[1], dtype=np.uint32)
+        else:
+            self.numbers, indices = ranked(indices)
+        own_weights = None if weights is None or all_ones(weights) else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
+        squares = squares_of(indptr, indices, values)
         self._batch = RowBatch(
-            indptr,
-            indices,
-            values,
-            own_codes,
-            list(labels),
-            own_weights,
-            str,
-            squares=squares_of(indptr, indices, values),
+            indptr, indices, values, own_codes, [*labels], own_weights, str, squares=squares
         )
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
-        self.width = self._batch.width  # not the shape's, which may be larger
+        self.columns, self.nonzeros_read = len(self.numbers), 0
 
         def block(start: int, stop: int) -> Block:
             return Block(start, stop - start, int(indptr[stop] - indptr[start]))
 
         self._chunks = [block(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
+        known = ShardFacts()
+        for chunk in self._chunks:  # summed as those of a shard
+            known.add(slice_batch(self._batch, chunk.first_row, chunk.first_row + chunk.rows))
+        self.facts = facts_of_one(known, len(self.labels))
         borders = [
             chunk.first_row + border
             for number, chunk in enumerate(self._chunks)
             for border in block_borders(chunk.rows, number)[:-1]
         ]
         self.blocks = tuple(block(*pair) for pair in pairwise([*borders, self.rows]))
-        self.nonzeros_read = 0
+        everything = make_chunk(self._batch, ((0, self.rows),))
+        self.held = Held(everything.rows, everything.squares) if hold else None
 
     @property
     def readings(self) -> float:
@@ -96,15 +106,12 @@ class MemorySource:
         return self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
-        """Deliver the data once: in data order, a block at a time; or one chunk for each group of
-        block numbers in ``order``, their rows concatenated."""
+        """Deliver the data once; see ``core.rows.Data``."""
         for group in order if order is not None else ((k,) for k in range(len(self._chunks))):
             ranges = ranges_of((self._chunks if order is None else self.blocks)[k] for k in group)
-            rows = make_block([slice_batch(self._batch, start, stop) for start, stop in ranges])
-            if rows.weights is not None and all_ones(rows.weights):
-                rows = rows._replace(weights=None)
-            self.nonzeros_read += rows.nonzeros
-            yield make_chunk(rows, ranges)
+            chunk = chunk_of(self._batch, ranges)
+            self.nonzeros_read += 0 if self.held else chunk.nonzeros
+            yield chunk
 
 
 def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:

@@ -163,6 +163,18 @@ def make_chunk(batch: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
     return Chunk(rows, batch.codes, ranges, batch.squares, batch.code_offsets, batch.weights)
 
 
+def chunk_of(rows: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
+    """Return the rows of some ranges as a chunk, as views where they are one range."""
+    parts = [slice_batch(rows, start, stop) for start, stop in ranges]
+    if len(parts) == 1:
+        return make_chunk(parts[0], ranges)
+    values = None
+    if rows.values is not None:
+        values = np.concatenate([part.values for part in parts if part.values is not None])
+    indices = np.concatenate([part.indices for part in parts])
+    return make_chunk(join_rows(parts, indices, values), ranges)
+
+
 class RowCutter:
     """Cut consecutive rows after so many rows, or after the row that fills so many nonzeros.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, ManyClasses
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Label, are_targets
 from streamtron.data.row_batch import RowBatch, row_of
 
@@ -22,23 +21,16 @@ SELDOM_TWICE = 0.9
 
 class LabelTable:
     """The labels of a source in order of appearance; all of one kind, at most ``most``, names any
-    number if that is above 2.
-
-    Or only those of ``classes``, in that order; or behind those ``met`` before.
+    number if that is above 2. Or only those of ``classes``, in that order.
     """
 
-    def __init__(
-        self,
-        most: int | None = None,
-        classes: Sequence[Label] | None = None,
-        met: Sequence[Label] = (),
-    ) -> None:
-        self.labels: list[Label] = list(met if classes is None else classes)
+    def __init__(self, most: int | None = None, classes: Sequence[Label] | None = None) -> None:
+        self.labels: list[Label] = list(classes or ())
         self._codes = {label: code for code, label in enumerate(self.labels)}
         self._most, self._plain = most, dict[str, str]()
         self._closed = classes is not None
-        self.rows: float = math.inf if met else 0
-        """the rows so far, those of ``met`` are not known"""
+        self.rows = 0
+        """Rows so far."""
 
     def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
         """Return the code of a label, which may be new; ``place(row)`` is for messages."""
@@ -84,9 +76,7 @@ class LabelTable:
             return
         remedy = "Use --multiclass, or remove the row." if is_name else _NUMBERS
         which = "a third label" if count == 2 else f"label number {count + 1},"
-        raise (ManyClasses if is_whole and most == 2 else DataError)(
-            f"{where}: {which} {label!r} after {_listed(self.labels)}. {remedy}"
-        )
+        raise DataError(f"{where}: {which} {label!r} after {_listed(self.labels)}. {remedy}")
 
 
 _NUMBERS = (
@@ -124,6 +114,8 @@ class ShardLabels:
     def __init__(self, source: LabelTable) -> None:
         self.labels: list[Label] = []
         """The shard's labels; its codes point here."""
+        self.places: list[str] = []
+        """Where each was met first, for messages."""
         self._source = source
         self._to_shard: dict[int, int] = {}  # from the source's code; in order of appearance
 
@@ -147,6 +139,7 @@ class ShardLabels:
             if source_code not in self._to_shard:
                 self._to_shard[source_code] = len(self.labels)
                 self.labels.append(label)
+                self.places.append(batch.place(row))
             table[code] = self._to_shard[source_code]
         return batch._replace(codes=table[codes], classes=self.labels)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from queue import Empty, Queue
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from streamtron.core.errors import MachineError
 
@@ -42,6 +42,17 @@ class _Channel(Generic[T]):
                 self.items.get_nowait()
 
 
+class Consumer(Protocol):
+    """Who waits for what a thread does, until it is closed."""
+
+    closed: bool
+
+
+def work_for(consumer: Consumer) -> None:
+    """Let ``raise_if_cancelled`` end what this thread does once the consumer is closed."""
+    _here.channel = consumer
+
+
 def raise_if_cancelled() -> None:
     """End this thread's work if its ``prefetch`` is closed: for what takes long within an item."""
     channel = getattr(_here, "channel", None)
@@ -59,13 +70,7 @@ def prefetch(iterate: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T,
     thread = threading.Thread(
         target=_produce, args=(iterate, channel), name=THREAD_NAME, daemon=True
     )
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise MachineError(
-            f"a thread for reading ahead cannot be started ({error}). Free memory, or raise the "
-            "limits of this process."
-        ) from error
+    start(thread)
     try:
         while held := channel.items.get():
             yield held.pop()  # no name for the item here: it would keep a buffer alive
@@ -77,6 +82,17 @@ def prefetch(iterate: Callable[[], Iterator[T]], depth: int = 2) -> Generator[T,
             thread.join(PATIENCE)  # a store that hangs is not waited for
 
 
+def start(thread: threading.Thread) -> None:
+    """Start a thread that reads."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise MachineError(
+            f"a thread for reading ahead cannot be started ({error}). Free memory, or raise the "
+            "limits of this process."
+        ) from error
+
+
 def run_in_thread(function: Callable[[], T]) -> T:
     """Call ``function`` in another thread, so that a signal can interrupt the main thread."""
     with closing(prefetch(lambda: iter([function()]))) as results:
@@ -84,7 +100,7 @@ def run_in_thread(function: Callable[[], T]) -> T:
 
 
 def _produce(iterate: Callable[[], Iterator[T]], channel: _Channel[T]) -> None:
-    _here.channel = channel
+    work_for(channel)
     try:
         iterator = iterate()
         try:

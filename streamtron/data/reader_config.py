@@ -158,6 +158,7 @@ class ReaderConfig:
     def key(self) -> dict[str, Any]:
         """Return plain values that are equal where the same file gives the same batches."""
         key = self.contract() | {"labels": self.labels, "weights": self.weights}
+        del key["multiclass"]  # labels are stored as they are
         key["unknown_features"] = self.unknown_features
         if isinstance(self.names, Vocabulary):
             key["vocabulary"] = self.names.digest

@@ -1,107 +1,103 @@
-"""Read shards as a ChunkSource: the first reading, and later ones from the cache."""
+"""Read shards once, in their order, as chunks: what scores rows needs no more.
+
+Columns are numbered as the files number them. Training reads a ``Dataset`` instead.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
-from streamtron.core.errors import DataError, MachineError
+from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
-from streamtron.core.rows import Block, Chunk, Label, ranges_of
+from streamtron.core.rows import Chunk, Label
 from streamtron.data import readers
-from streamtron.data.blocks import chunk_cutter
-from streamtron.data.cache.flat_file import GroupReader
+from streamtron.data.blocks import chunk_cutter, make_block, make_chunk
 from streamtron.data.deletions import Deletions
-from streamtron.data.discover import ShardFile, find_shards
-from streamtron.data.first_reading import (
-    ChunkEvent,
-    DatasetInfo,
-    Plan,
-    Skipped,
-    first_reading,
-    joined_info,
+from streamtron.data.discover import FORMATS, ShardFile, find_shards
+from streamtron.data.labels import LabelTable, ShardLabels
+from streamtron.data.manifest import (
+    Manifest,
+    ShardRecord,
+    check_duplicate,
+    check_unchanged,
+    no_rows,
 )
-from streamtron.data.manifest import Manifest, check_all_unchanged
 from streamtron.data.prefetch import PATIENCE, prefetch, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.row_batch import ShardReader
+from streamtron.data.row_batch import RowBatch, ShardReader, slice_batch
 from streamtron.data.storage import is_uri
+
+_log = logging.getLogger("streamtron")
 
 SHORT_BYTES = 1 << 20
 """A single file of so many bytes is read without a thread of its own, which takes longer."""
 
 
+class Skipped(NamedTuple):
+    """A shard that was left out, and the sentence with which its reader refused it."""
+
+    name: str
+    reason: str
+
+
+class _Read(NamedTuple):
+    """Rows that have been read, and what was known then: the thread that reads is ahead."""
+
+    chunk: Chunk | None
+    labels: tuple[Label, ...]
+    width: int
+    bytes: int
+
+
 def open_shards(
-    paths: Sequence[str],
-    reading: ReaderConfig | None = None,
-    *,
-    cache_dir: str | None,
-    **options: Any,
+    paths: Sequence[str], reading: ReaderConfig | None = None, **options: Any
 ) -> ShardSource:
     """Open the shards in files, directories and patterns (see ``find_shards``) as a source; nothing
-    is read yet. ``cache_dir``, ``options``: see ``ShardSource``.
+    is read yet. ``options``: see ``ShardSource``.
 
     Examples
     --------
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as root:
     ...     _ = pathlib.Path(root, "a.svm").write_text("1 1:0.5\\n-1 3:1\\n")
-    ...     with open_shards([root], cache_dir=None) as source:
+    ...     with open_shards([root]) as source:
     ...         [chunk] = source.chunks()
-    >>> chunk.codes.tolist(), source.labels, source.width, source.blocks
-    ([0, 1], [1.0, -1.0], 4, (Block(first_row=0, rows=2, nonzeros=2),))
+    >>> chunk.codes.tolist(), source.labels, source.width, source.rows
+    ([0, 1], [1.0, -1.0], 4, 2)
     """
-    shards = find_shards(paths)
-    return ShardSource(shards, reading or ReaderConfig(), cache_dir=cache_dir, **options)
-
-
-class SourceFacts(NamedTuple):
-    """What a process knows of shards that it has read."""
-
-    nonzeros_read: int
-    bytes_read: int
-    info: DatasetInfo
-    """without places in the cache, and numbered from 0"""
-
-
-def facts_of(source: ShardSource) -> SourceFacts:
-    """Return what a source knows after a complete reading; it can be pickled."""
-    assert source.info is not None
-    info = source.info._replace(slots=[], blocks=())
-    return SourceFacts(source.nonzeros_read, source.bytes_read, info)
+    return ShardSource(find_shards(paths), reading or ReaderConfig(), **options)
 
 
 class ShardSource(AbstractContextManager["ShardSource"]):
-    """Read shards as a ``ChunkSource``; a context manager.
+    """Read shards, every time anew; a context manager.
 
     A thread reads ahead. The attributes are as of the last chunk delivered, and do not depend on
     timing. Chunks may be kept; where they are not, a few buffers are used again and again.
 
     Parameters
     ----------
-    shards, reading, cache_dir, options : what is read and what is refused, see ``Plan``.
+    shards, reading : what is read, and how.
     threads : that parse text, ≥ 1; None = all processors that this process may use.
-    open_reader : opens a shard; None = by its format.
-    skipped : shards that were skipped before.
-    keep_buffers : whether buffers are kept from one reading to the next.
-    counted : bytes of a reading before, which counted what a recipe must know; 0 = there was none.
+    classes : the only labels there may be, and their codes in this order; None = as they come.
+    most_labels : see ``LabelTable``.
+    allow_duplicate, allow_empty : accept two shards with the same bytes, or no row in any shard.
+    on_bad_shard : ``"skip"`` leaves out a shard that its reader refuses, as a whole: in the first
+        reading all are read twice. ``"error"`` ends the reading.
 
     Attributes
     ----------
-    info : what a complete reading found; None until the first one. ``manifest``, ``blocks``,
-        ``rows`` and ``nonzeros`` are those of it: None, or no block, until then.
-    most_labels : how many labels there may be, see ``Plan``.
+    manifest : the record of the shards, ``rows`` and ``nonzeros`` its sums; None until all rows
+        have been read.
+    skipped : the shards that were left out.
     labels : the classes met so far, in order of appearance, after ``classes``; the list grows.
     width : 1 + the largest column number met so far, as the files number columns.
-    nonzeros_read : nonzeros delivered so far, and those read before to verify their shard.
-    bytes_read : bytes fetched from disk for what was delivered, from shards and cache. A local
-        table counts twice, since its fingerprint is a reading of its own.
+    nonzeros_read, bytes_read : delivered so far, and fetched from disk for it.
     """
 
     def __init__(
@@ -109,248 +105,262 @@ class ShardSource(AbstractContextManager["ShardSource"]):
         shards: Sequence[ShardFile],
         reading: ReaderConfig,
         *,
-        cache_dir: str | None,
         threads: int | None = None,
-        open_reader: Callable[[ShardFile, ReaderConfig], ShardReader] | None = None,
-        skipped: Iterable[Skipped] = (),
-        keep_buffers: bool = True,
-        counted: int = 0,
-        **options: Any,
+        classes: Sequence[Label] | None = None,
+        most_labels: int | None = 2,
+        allow_duplicate: bool = False,
+        allow_empty: bool = False,
+        on_bad_shard: Literal["error", "skip"] = "error",
     ) -> None:
-        self._resolved = open_reader is not None  # it knows the layout of its shards
-        if open_reader is None:
-            threads = threads or available_processors()
-            open_reader = partial(readers.open_reader, threads=threads, scratch=cache_dir)
-        self._plan = Plan(tuple(shards), reading, open_reader, cache_dir, **options)
-        names = {shard.name for shard in shards}
-        self._skipped = tuple(shard for shard in skipped if shard.name not in names)
-        self.most_labels = self._plan.most_labels
-        self.info: DatasetInfo | None = None
+        self._resolved, self._threads = False, threads or available_processors()
+        self.shards, self.reading = tuple(shards), reading
+        self._classes, self._most_labels = classes, most_labels
+        self._allow_duplicate, self._allow_empty = allow_duplicate, allow_empty
+        self._skips = on_bad_shard == "skip"
         self.manifest: Manifest | None = None
-        self.blocks: tuple[Block, ...] = ()
-        self.rows: int | None = None
-        self.nonzeros: int | None = None
-        self.labels: list[Label] = list(self._plan.classes or ())
-        self.counted = counted
+        self.skipped: tuple[Skipped, ...] = ()
+        self.labels: list[Label] = list(classes or ())
         self.width = self.nonzeros_read = self.bytes_read = 0
-        self._idle: list[GroupReader] = []
-        self._keep_buffers = keep_buffers
+        self._lowest: int | None = None
         self._closed = False
         self._running: WeakSet[Generator[Chunk, None, None]] = WeakSet()
 
     @property
-    def shards(self) -> tuple[ShardFile, ...]:
-        """The files, in their order; from the first complete reading on without those skipped."""
-        if self.info is None or not self.info.skipped:
-            return self._plan.shards
-        left_out = {shard.name for shard in self.info.skipped}
-        return tuple(shard for shard in self._plan.shards if shard.name not in left_out)
+    def rows(self) -> int | None:
+        """The rows of all shards; None until they have been read."""
+        return None if self.manifest is None else self.manifest.rows
 
     @property
-    def reading(self) -> ReaderConfig:
-        """How the shards are read; the first call of ``chunks`` completes it."""
-        return self._plan.reading
-
-    @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """The shards that were left out, with the reason; the manifest is without them."""
-        return (*self._skipped, *(self.info.skipped if self.info else ()))
+    def nonzeros(self) -> int | None:
+        """The nonzeros of all shards; None until they have been read."""
+        return None if self.manifest is None else self.manifest.nonzeros
 
     @property
     def readings(self) -> float:
-        """Nonzeros delivered ÷ nonzeros in the data, 0 while the latter are unknown or none; and 1
-        if a recipe was counted before."""
-        read = self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
-        return read + bool(self.counted)
+        """Nonzeros delivered ÷ nonzeros in the data, 0 while the latter are unknown or none."""
+        return self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
 
     @property
     def index_base(self) -> int | None:
         """The number of the first column, 0 or 1; None until it is known.
 
-        ``"auto"`` becomes 1 for text in which column 0 does not occur in the first complete
-        reading, else 0.
+        ``"auto"`` becomes 1 for text in which column 0 does not occur in a complete reading, else
+        0.
         """
-        if self._plan.reading.index_base != "auto":
-            return self._plan.reading.index_base
+        if self.reading.index_base != "auto":
+            return self.reading.index_base
         if self.shards[0].format != "libsvm":
             return 0
-        if self.info is None:
+        if self.manifest is None:
             return None
-        return 0 if self.info.lowest == 0 else 1
+        return 0 if self._lowest == 0 else 1
 
     def fingerprints(self) -> list[tuple[str, str]]:
         """Return (name, fingerprint) of every shard; before the first complete reading this reads
         their bytes, without counting them."""
         if self.manifest is not None:
             return [(shard.name, shard.fingerprint) for shard in self.manifest.shards]
-        open_reader, reading = self._plan.open_reader, self._plan.reading
-        return [(s.name, run_in_thread(open_reader(s, reading).fingerprint)) for s in self.shards]
+        return [
+            (shard.name, run_in_thread(self.open_shard(shard).fingerprint)) for shard in self.shards
+        ]
 
-    def restore(self, labels: Sequence[Label], nonzeros_read: int, bytes_read: int) -> None:
-        """Restore labels of an interrupted run, and add its counters, before the first reading."""
-        self.labels[:] = labels
-        self._plan = replace(self._plan, met=tuple(labels))
-        self.nonzeros_read += nonzeros_read
-        self.bytes_read += bytes_read
-
-    def expect(self, fingerprints: Mapping[str, str]) -> None:
-        """Refuse shards of these names whose bytes are others, at the end of the first reading."""
-        self._plan = replace(self._plan, fingerprints={**self.seen, **fingerprints})
-
-    @property
-    def seen(self) -> Mapping[str, str]:
-        """Names and fingerprints of the shards that were read, of those left out ""; before the
-        first complete reading of those that are expected."""
-        return self.info.seen if self.info else self._plan.fingerprints
+    def exclude(self, deletions: Iterable[Deletions]) -> None:
+        """Exclude rows of the shards of these paths; see ``excluding``."""
+        self.shards = excluding(self.shards, deletions, self.fingerprints)
 
     def resolve(self) -> ReaderConfig:
         """Complete the reading by the columns of the first shard, and return it."""
         if not self._resolved:
-            self._plan = replace(self._plan, reading=_resolve_by_first(self._plan))
+            self.reading = readers.resolve_by_first(self.shards, self.reading, skip=self._skips)
             self._resolved = True
         return self.reading
 
-    def meet(self, facts: Sequence[SourceFacts]) -> int:
-        """Take labels and width from others that have read this source's shards, consecutive ones
-        each, and return the width. Raises as the first reading of all would for labels, duplicates,
-        or no rows at all."""
-        self._join(facts)
-        return self.width
+    def chunks(self) -> Generator[Chunk, None, None]:
+        """Deliver all rows once, up to 4,096 rows or 2²⁰ nonzeros at a time.
 
-    def take(self, facts: Sequence[SourceFacts]) -> None:
-        """Take what others know, see ``meet``: as if the shards had been read here, but that they
-        are not in this source's cache."""
-        self.nonzeros_read += sum(fact.nonzeros_read for fact in facts)
-        self.bytes_read += sum(fact.bytes_read for fact in facts)
-        self._learn(self._join(facts))
-
-    def _join(self, facts: Sequence[SourceFacts]) -> DatasetInfo:
-        info = joined_info(self._plan, [fact.info for fact in facts])
-        self.labels[:], self.width = info.labels, info.width
-        return info
-
-    def exclude(self, deletions: Iterable[Deletions]) -> None:
-        """Exclude rows of the shards of these paths; before the first reading. If shards were moved
-        or renamed, all are read to find them by their fingerprints."""
-        deleted = tuple(deletions)
-        known = {deletion.path: deletion for deletion in deleted}
-        shards = self._plan.shards
-        if not known.keys() <= {shard.path for shard in shards}:
-            by_bytes = {deletion.fingerprint: deletion for deletion in deleted}
-            for shard, (_, fingerprint) in zip(shards, self.fingerprints(), strict=True):
-                if fingerprint in by_bytes and shard.path not in known:
-                    known[shard.path] = replace(by_bytes[fingerprint], path=shard.path)
-        excluded = tuple(shard._replace(without=known.get(shard.path)) for shard in shards)
-        self._plan = replace(self._plan, shards=excluded)
-
-    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
-        """Deliver the data once: in data order, a block at a time; or, after the first reading,
-        one chunk for each group of block numbers in ``order``, their rows concatenated.
-
-        The first reading (every reading, without a cache) reads the shards and writes the cache;
-        shards that the cache holds already are not opened.
-
-        DataError is raised for what readers and ``Plan`` refuse, MachineError for a file that
-        cannot be read, no room for the cache, too many columns, or ``order`` without a cache.
+        DataError is raised for what readers refuse and for labels, MachineError for a file that
+        cannot be read.
         """
-        if order is not None and self._plan.cache_dir is None:
-            raise MachineError(
-                "Rows in another order than the files' need a cache, and there is none. Name a "
-                "place for it with --cache-dir."
-            )
-        if order is not None and self.info is None:
-            raise ValueError("An order of blocks before the first complete reading.")
         self.resolve()
-        if self.info is None or self._plan.cache_dir is None:
-            events = partial(first_reading, replace(self._plan, shards=self.shards), self.manifest)
-        else:
-            groups = order if order is not None else _in_data_order(self.info)
-            events = partial(self._cached, self.info, groups)
-        running = self._deliver(events)
+        running = self._deliver()
         self._running.add(running)
         return running
 
     @property
     def _is_short(self) -> bool:
         """Whether a reading is over before there is anything to read ahead."""
-        if self.info is not None and self._plan.cache_dir is not None:
-            return len(self.blocks) == 1
         sizes = [0 if is_uri(shard.path) else shard.size for shard in self.shards]
         return len(sizes) == 1 and 0 < sizes[0] <= SHORT_BYTES
 
-    def _deliver(self, events: Callable[[], Generator[ChunkEvent]]) -> Generator[Chunk, None, None]:
-        nonzeros, fetched = self.nonzeros_read, self.bytes_read
-        with closing(events() if self._is_short else prefetch(events, depth=1)) as arriving:
+    def _deliver(self) -> Generator[Chunk, None, None]:
+        read = _Reading(self)
+        fetched = self.bytes_read
+        ahead = read.chunks() if self._is_short else prefetch(read.chunks, depth=1)
+        with closing(ahead) as arriving:
             for event in arriving:
                 if self._closed:
                     raise ValueError("The source is closed.")
-                self.nonzeros_read = nonzeros + event.nonzeros
+                self.labels += event.labels[len(self.labels) :]
+                self.width = max(self.width, event.width)
                 self.bytes_read = fetched + event.bytes
-                if self.info is None:
-                    self.labels += event.labels[len(self.labels) :]
-                    self.width = max(self.width, event.width)
-                    self._learn(event.info)
                 if event.chunk is not None:
+                    self.nonzeros_read += event.chunk.nonzeros
                     yield event.chunk
                 del event  # it would keep its chunk's buffer from the next but one
-
-    def _learn(self, info: DatasetInfo | None) -> None:
-        if info is not None:
-            self.info, self.manifest, self.blocks = info, info.manifest, info.blocks
-            self.rows, self.nonzeros = info.manifest.rows, info.manifest.nonzeros
-
-    def _cached(self, info: DatasetInfo, groups: Iterable[Sequence[int]]) -> Generator[ChunkEvent]:
-        """Read groups of blocks from the cache; the shards, to which duals belong, must exist."""
-        check_all_unchanged(self.shards)
-        reader = self._idle.pop() if self._idle else GroupReader()
-        fetched = nonzeros = 0
-        try:
-            for group in groups:
-                slots = [info.slots[number] for number in group]
-                blocks = [info.blocks[number] for number in group]
-                fetched += sum(slot.entry.bytes for slot in slots)
-                nonzeros += sum(block.nonzeros for block in blocks)
-                # The chunk gets no name here: a name would keep its buffer from being used again.
-                yield ChunkEvent(reader.chunk(slots, ranges_of(blocks)), fetched, nonzeros)
-        finally:
-            if self._keep_buffers:
-                self._idle.append(reader)
+        self._lowest = read.lowest
+        if self.manifest is None:
+            self.skipped = tuple(read.skipped)
+            left_out = {shard.name for shard in self.skipped}
+            self.shards = tuple(shard for shard in self.shards if shard.name not in left_out)
+        self.manifest = Manifest(tuple(read.records))
 
     def close(self) -> None:
-        """Stop all readings, their threads included, and remove temporary files."""
+        """Stop all readings, their threads included."""
         self._closed = True
-        for running in list(self._running):
-            patience = time.monotonic() + PATIENCE
-            while time.monotonic() < patience:
-                try:
-                    running.close()
-                    break
-                except ValueError:  # another thread is in it, and ends it with its next chunk
-                    time.sleep(0.01)
+        close_readings(self._running)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def open_shard(self, shard: ShardFile) -> ShardReader:
+        """Open a shard."""
+        return readers.open_reader(shard, self.reading, self._threads)
 
-def _in_data_order(info: DatasetInfo) -> Iterator[list[int]]:
-    """Yield the numbers of the blocks of each chunk of the first reading."""
-    cutter, group = chunk_cutter(), list[int]()
-    for number, (slot, following) in enumerate(pairwise([*info.slots, None])):
-        assert slot is not None
-        group.append(number)
-        full = cutter.fill(slot.entry.rows, slot.entry.nonzeros)
-        if full or following is None or following.shard is not slot.shard:
-            yield group
-            cutter, group = chunk_cutter(), []
+    def label_table(self) -> LabelTable:
+        """Return the table that numbers the labels of a reading."""
+        return LabelTable(self._most_labels, self._classes)
+
+    def check(self, records: Sequence[ShardRecord], files: Sequence[ShardFile]) -> None:
+        """Refuse a last shard with the bytes of another."""
+        last = records[-1]
+        for record, shard in zip(records[:-1], files, strict=False):
+            if last.rows and record.rows and record.fingerprint == last.fingerprint:
+                check_duplicate(shard, files[-1], self._allow_duplicate)
+                break
+
+    @property
+    def skips(self) -> bool:
+        """Whether a shard that its reader refuses is left out; none once all have been read."""
+        return self._skips and self.manifest is None
+
+    @property
+    def allow_empty(self) -> bool:
+        """Whether there may be no row."""
+        return self._allow_empty
 
 
-def _resolve_by_first(plan: Plan) -> ReaderConfig:
-    """Complete the reading by the first shard, or by the first that can be read."""
-    refused: DataError | None = None
-    for shard in plan.shards if plan.on_bad_shard == "skip" else plan.shards[:1]:
+class _Reading:
+    """One reading of a source, in the thread that reads ahead."""
+
+    def __init__(self, source: ShardSource) -> None:
+        self._source, self._table = source, source.label_table()
+        self.records, self.skipped = list[ShardRecord](), list[Skipped]()
+        self.lowest: int | None = None
+        self._files = list[ShardFile]()
+        self._width = self._bytes = self._rows = 0
+        self._notes = set[str]()
+
+    def chunks(self) -> Generator[_Read]:
+        for shard in self._source.shards:
+            yield from self._read(shard)
+        if not self._rows and not self._source.allow_empty:
+            raise no_rows(self._source.shards, self._source.reading.share)
+        yield self._event(None, 0)
+
+    def _read(self, shard: ShardFile) -> Iterator[_Read]:
+        check_unchanged(shard)
+        if self._source.skips and (reason := self._refusal(shard)) is not None:
+            self.skipped.append(Skipped(shard.name, reason))
+            return
+        reader, labels = self._source.open_shard(shard), ShardLabels(self._table)
+        first_row, nonzeros = self._rows, 0
+        for rows in rows_of(reader, labels):
+            if rows.nonzeros:
+                lowest = int(rows.indices.min())
+                self.lowest = lowest if self.lowest is None else min(lowest, self.lowest)
+            self._width = max(self._width, rows.width)
+            ranges = ((self._rows, self._rows + rows.rows),)
+            self._rows, nonzeros = ranges[0][1], nonzeros + rows.nonzeros
+            chunk = make_chunk(rows.coded(labels.to_source), ranges)
+            yield self._event(chunk, int(getattr(reader, "bytes_read", 0)))
+            del chunk, rows
+        fingerprint, read = reader.fingerprint(), self._rows - first_row
+        check_unchanged(shard)
+        self.records.append(record_of(shard, fingerprint, read, nonzeros, first_row))
+        self._files.append(shard)
+        self._source.check(self.records, self._files)
+        self._bytes += bytes_of(shard)
+        for note in sorted(getattr(reader, "notes", ())):
+            if note not in self._notes:
+                self._notes.add(note)
+                _log.warning("%s", note)
+
+    def _refusal(self, shard: ShardFile) -> str | None:
+        """Read a whole shard before any of its rows is delivered; return why it is left out."""
         try:
-            return readers.resolve_reading(shard, plan.reading)
+            for _ in rows_of(self._source.open_shard(shard), ShardLabels(LabelTable())):
+                pass
         except DataError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+            check_unchanged(shard)  # a shard that is being rewritten is not a bad one
+            _log.warning("%s The shard is left out.", error)
+            return str(error)
+        return None
+
+    def _event(self, chunk: Chunk | None, fetched: int) -> _Read:
+        return _Read(chunk, (*self._table.labels,), self._width, self._bytes + fetched)
+
+
+def rows_of(reader: ShardReader, labels: ShardLabels) -> Iterator[RowBatch]:
+    """Yield the rows of a shard, a chunk at a time, with their ‖x_k‖² and the shard's codes."""
+    parts: list[RowBatch] = []
+    cutter = chunk_cutter()
+    for batch in reader.batches():
+        for start, stop, ends in cutter.cuts(batch.indptr):
+            parts.append(labels.recoded(slice_batch(batch, start, stop)))
+            if ends:
+                yield make_block(parts)
+                parts = []
+    if parts:
+        yield make_block(parts)
+
+
+def record_of(
+    shard: ShardFile, fingerprint: str, rows: int, nonzeros: int, first_row: int
+) -> ShardRecord:
+    """Make the record of a shard that was read as it was found."""
+    file = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
+    return ShardRecord(*file, fingerprint, rows, nonzeros, first_row)
+
+
+def close_readings(running: Iterable[Generator[Chunk, None, None]]) -> None:
+    """Stop readings, their threads included."""
+    for reading in list(running):
+        patience = time.monotonic() + PATIENCE
+        while time.monotonic() < patience:
+            try:
+                reading.close()
+                break
+            except ValueError:  # another thread is in it, and ends it with its next chunk
+                time.sleep(0.01)
+
+
+def bytes_of(shard: ShardFile) -> int:
+    """Count the bytes read of a shard: local tables are read again for their fingerprints."""
+    return shard.size * (1 if FORMATS[shard.format].is_text or is_uri(shard.path) else 2)
+
+
+def excluding(
+    shards: Sequence[ShardFile],
+    deletions: Iterable[Deletions],
+    fingerprints: Callable[[], list[tuple[str, str]]],
+) -> tuple[ShardFile, ...]:
+    """Return shards without the rows that are deleted from them, by their paths. If some were moved
+    or renamed, all are found by their ``fingerprints``."""
+    deleted = tuple(deletions)
+    known = {deletion.path: deletion for deletion in deleted}
+    if not known.keys() <= {shard.path for shard in shards}:
+        by_bytes = {deletion.fingerprint: deletion for deletion in deleted}
+        for shard, (_, fingerprint) in zip(shards, fingerprints(), strict=True):
+            if fingerprint in by_bytes and shard.path not in known:
+                known[shard.path] = replace(by_bytes[fingerprint], path=shard.path)
+    return tuple(shard._replace(without=known.get(shard.path)) for shard in shards)

@@ -24,9 +24,9 @@ from sklearn.exceptions import ConvergenceWarning
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import CHUNK_SECONDS, ChunkDone, Event, Listener, ReadingDone, ignore
-from streamtron.core.rows import Label
+from streamtron.core.rows import Data, Label
 from streamtron.core.text import label_text, up
-from streamtron.data import ShardSource
+from streamtron.data import Dataset
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
 from streamtron.estimator.rows import MatrixRows, sorted_labels
@@ -35,7 +35,8 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import Job, opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
-from streamtron.runs.learners import Training, one_vs_rest_learners, train_learners
+from streamtron.runs.learners import Training, against_rest
+from streamtron.runs.memory import DataSize, fits_in_memory, plan_memory
 from streamtron.runs.report import certificate_of, in_order, sign_of_learner
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
@@ -46,9 +47,25 @@ if TYPE_CHECKING:
     from streamtron.cluster.client import Client
 
 
-def learners_of(rows: MatrixRows, settings: Settings, class_weight: Any) -> list[Learner]:
-    """Create one learner for two classes, else one a class; classes are given by number."""
-    return one_vs_rest_learners(settings, rows.numbers, rows.class_weights(class_weight))
+def learners_of(
+    rows: MatrixRows, data: Data, settings: Settings, class_weight: Any
+) -> list[Learner]:
+    """Create one learner for two classes or for numbers, else one a class; classes are given by
+    number."""
+    weights, labels = rows.class_weights(class_weight), data.labels
+    several = len(labels) > 2 and not settings.regression
+    positives: Sequence[Label | None] = labels if several else [labels[1] if labels else None]
+    return [
+        Learner(
+            settings,
+            data.columns,
+            data.facts,
+            labels,
+            against_rest(weights, label) if several else weights,
+            label,
+        )
+        for label in positives
+    ]
 
 
 def problem_of(
@@ -76,9 +93,9 @@ def _train_on_shards(
     classes: Sequence[Label] | None,
     workers: int | str | Client | None,
     listen: Listener,
-) -> tuple[Training[ShardSource], list[Learner]]:
-    """Return the training, which has ended, and its learners in the order of the sorted labels; see
-    ``StreamtronEstimator.fit_shards``."""
+) -> tuple[Dataset, Settings, list[Learner]]:
+    """Return the data, the settings as the data have decided them, and the learners, which are
+    trained, in the order of the sorted labels; see ``StreamtronEstimator.fit_shards``."""
     if settings.regression and classes is not None:
         raise SettingsError("a regression has no classes: leave them out.")
     if settings.multilabel:
@@ -100,13 +117,13 @@ def _train_on_shards(
         )
         fitting = stack.enter_context(opened(job))
         learners, _ = fitting.train()
-        source, settings = fitting.training.source, fitting.training.settings
-        if len(source.labels) < 2 and not settings.regression:
+        data, settings = fitting.data, fitting.settings
+        if len(data.labels) < 2 and not settings.regression:
             raise DataError(
-                f"all {source.rows} rows have one class, {sorted_labels(source.labels)[0]!r}: "
+                f"all {data.rows} rows have one class, {sorted_labels(data.labels)[0]!r}: "
                 "expected two. Add shards that hold the other one, or check label."
             )
-        return fitting.training, in_order(learners, source.labels, settings)
+        return data, settings, in_order(learners, data.labels, settings)
 
 
 def _lines(name_of: Callable[[Label], str] | None) -> Listener:
@@ -179,19 +196,18 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         several = settings.multiclass or (classes is not None and len(classes) > 2)
         name_of = label_text if several else None
         listen = _lines(name_of) if self.verbose else ignore
-        training, learners = _train_on_shards(
+        data, settings, learners = _train_on_shards(
             as_paths(shards), settings, machine, classes, workers, listen
         )
-        source, settings = training.source, training.settings
-        labels, base = sorted_labels(source.labels), source.index_base or 0
-        columns = slice(base, max(source.width, base))  # of the shards, those that ``coef_`` has
-        self.n_features_in_ = columns.stop - base
-        namer = namer_of(source.reading.contract())
+        labels, base = sorted_labels(data.labels), data.index_base
+        self.n_features_in_ = max(data.width - base, 0)
+        namer = namer_of(data.reading.contract())
         self._name_features(getattr(namer, "names", ())[: self.n_features_in_])
-        self._rows = source.rows or 0
+        self._rows = data.rows
         self._problem = problem_of(learners, settings, labels)
-        sign = sign_of_learner(source.labels, labels, settings)
-        return self._conclude(np.array(labels), learners, columns, settings, sign)
+        sign = sign_of_learner(data.labels, labels, settings)
+        numbers = data.numbers.astype(np.int64) - base
+        return self._conclude(np.array(labels), learners, numbers, settings, sign)
 
     @classmethod
     def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
@@ -234,51 +250,58 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             and (self._rows, self.coef_.shape[-1]) == rows.X.shape
             and all(past.rho == settings.augmentation for past in self._past)  # of the bias
         )
-
-        def begin() -> list[Learner]:
-            learners = learners_of(rows, settings, self.class_weight)
-            for number, learner in enumerate(learners if warm else ()):
-                moves = settings.regression and settings.free
-                learner.fix_center(center=biases[number] if moves else 0.0)
-                center = learner.targets.center
-                rho = learner.augmentation
-                bias = (biases[number] - center) / rho if rho > 0.0 else 0.0
-                b, counts = 1.0, copy.deepcopy(self._counts[number])
-                if not learner.loss.quadratic:  # counts of another C prove nothing
-                    heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
-                    if learner.loss.numbers:  # α may be far above C
-                        heaviest *= float(learner.loss.shares(rows.codes - center).max())
-                    b, counts = resolution(learner) / heaviest, Counts()
-                    set_resolution(learner, b)
-                set_weights(learner, b * weights[number], b * bias, counts)
-            return learners
-
+        data = rows.data()
+        size = DataSize(data.rows, data.columns, data.nonzeros)
+        if not fits_in_memory(settings, size):
+            data.held = None
+        learners = learners_of(rows, data, settings, self.class_weight)
         if warm:
-            coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
-            weights, biases = np.atleast_2d(coef), np.atleast_1d(self.intercept_).tolist()
+            self._start_warm(learners, rows, data.numbers)
         classes = [label_text(label) for label in rows.classes.tolist()]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
         listen = _lines(name_of) if self.verbose else ignore
-        learners = train_learners(rows.source(), begin, settings, machine, listen)
+        plan = plan_memory(settings, machine, size, len(learners))
+        Training(data, settings, machine, listen, at_once=plan.at_once).train(learners)
         self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)
-        return self._conclude(rows.classes, learners, slice(0, rows.X.shape[1]), settings)
+        return self._conclude(rows.classes, learners, data.numbers.astype(np.int64), settings)
+
+    def _start_warm(
+        self, learners: Sequence[Learner], rows: MatrixRows, numbers: NDArray[np.uint32]
+    ) -> None:
+        """Give learners the weights, and if they prove anything the dual variables, of the fit
+        before."""
+        coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
+        weights, biases = np.atleast_2d(coef)[:, numbers], np.atleast_1d(self.intercept_)
+        for number, learner in enumerate(learners):
+            center, rho = learner.targets.center, learner.augmentation
+            bias = (float(biases[number]) - center) / rho if rho > 0.0 else 0.0
+            b, counts = 1.0, copy.deepcopy(self._counts[number])
+            if not learner.loss.quadratic:  # counts of another C prove nothing
+                heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
+                if learner.loss.numbers:  # α may be far above C
+                    heaviest *= float(learner.loss.shares(rows.codes - center).max())
+                b, counts = resolution(learner) / heaviest, Counts()
+                set_resolution(learner, b)
+            set_weights(learner, b * weights[number], b * bias, counts)
 
     def _conclude(
         self,
         classes: NDArray[Any],
         learners: Sequence[Learner],
-        columns: slice,
+        numbers: NDArray[np.int64],
         settings: Settings,
         sign: float = 1.0,
     ) -> Self:
-        """Set the fitted attributes, and warn if the tolerance was not reached."""
+        """Set the fitted attributes, and warn if the tolerance was not reached. ``numbers`` : of
+        the columns, by rank."""
         if len(classes):
             self.classes_ = classes
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
-        self._centers = np.array([learner.extent.center or 0.0 for learner in learners])
+        self._centers = np.array([learner.targets.center for learner in learners])
         self._counts = [learner.counts for learner in learners]
-        self._past = [EarlierData.of(learner, columns, sign) for learner in learners]
+        columns = self.n_features_in_
+        self._past = [EarlierData.of(learner, numbers, columns, sign) for learner in learners]
         certificates = [certificate_of(learner) for learner in learners]
         self._publish(certificates)
         worst = max(certificate["relative_duality_gap"] for certificate in certificates)

@@ -60,7 +60,7 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
         intercept: str = "free",
         penalty: str = "l2",
         l1_ratio: float | None = None,
-        tol: float = 0.01,
+        tol: float = 0.001,
         max_iter: int = 100,
         random_state: Any = None,
         warm_start: bool = False,

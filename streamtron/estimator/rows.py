@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import LARGEST_WEIGHT, Label
 from streamtron.core.text import label_text
-from streamtron.data import MemorySource, canonical
+from streamtron.data import MemoryData, canonical
 
 if TYPE_CHECKING:
     from streamtron.estimator.base import StreamtronEstimator
@@ -35,9 +35,9 @@ class MatrixRows(NamedTuple):
         """What learners take for labels: the numbers of the classes."""
         return [float(number) for number in range(len(self.classes))]
 
-    def source(self) -> MemorySource:
+    def data(self) -> MemoryData:
         """Return the rows as learners read them."""
-        return MemorySource(self.X, self.codes, self.numbers, self.weights)
+        return MemoryData(self.X, self.codes, self.numbers, self.weights)
 
     def check_classes(self) -> None:
         """Refuse rows that have fewer than two classes."""

@@ -6,22 +6,31 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import PROBLEM, Machine, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.names import check_names, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads
-from streamtron.data import ShardSource, deletions, open_shards
+from streamtron.data import (
+    Dataset,
+    Expected,
+    ShardSource,
+    deletions,
+    find_shards,
+)
+from streamtron.data.source import excluding
 from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
@@ -31,14 +40,23 @@ from streamtron.runs.inputs import (
     as_model,
     as_paths,
     cache_directory,
+    open_dataset,
     problem_settings,
     reading_from_model,
     with_labels_of,
 )
-from streamtron.runs.learners import ClassWeights, against_rest, class_weights_of
-from streamtron.runs.memory import Need, certificate_memory_needed, most_that_fit
+from streamtron.runs.learners import ClassWeights, against_rest, class_weights
+from streamtron.runs.memory import (
+    WEIGHT_BYTES,
+    Need,
+    certificate_memory_needed,
+    fits_in_memory,
+    most_that_fit,
+    plan_memory,
+    size_of,
+)
 from streamtron.runs.report import deletions_of
-from streamtron.runs.scan import Scans, scan_weights
+from streamtron.runs.scan import Scans
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
 from streamtron.runs.witness import Witness
 from streamtron.solver.duals import Counts
@@ -134,14 +152,16 @@ def certify(
 ) -> Proof:
     """Bound how far a model is from the optimum on these rows.
 
-    One reading, with the dual variables of a witness, or those that belong to the slacks of the
+    The shards are prepared as by ``fit``, anew: what a run has prepared is not trusted. One scan
+    follows, with the dual variables of a witness, or those that belong to the slacks of the
     weights. Without a witness at most ``readings`` more follow, which bring the dual objective
-    nearer to the optimum unless the gap is below 1e-4 already; if the working set does not fit in
-    the active set, the last of these train. With the squared hinge the certificate is of the
-    direction of the weights, at its best scale, and ``as_given`` of the weights as they are: those
-    whose best scale is far from 1 (a perceptron's, say) spend some readings to find it. With other
-    losses both are of the weights as they are. Many classes share the active set, and the readings
-    where their vectors fit in memory together; else they are certified in groups.
+    nearer to the optimum unless the gap is below 1e-4 already; the rows with a slack are trained on
+    for it. Where all rows fit in memory, in the active set, none of that reads them again. With the
+    squared hinge the certificate is of the direction of the weights, at its best scale, and
+    ``as_given`` of the weights as they are: those whose best scale is far from 1 (a perceptron's,
+    say) spend some readings to find it. With other losses both are of the weights as they are. Many
+    classes share the active set, and the readings where their vectors fit in memory together; else
+    they are certified in groups.
 
     Parameters
     ----------
@@ -152,7 +172,8 @@ def certify(
     accept_exclusions : accept a witness that leaves out rows of the shards.
     settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
-    executor : where the shards are scanned; this process makes the readings that train.
+    executor : where shards are scanned whose rows are not in memory, and prepared, if a cache
+        directory is named; this process makes the readings that train.
     listen : called with events, as by ``fit``.
 
     Raises
@@ -168,67 +189,146 @@ def certify(
     machine, problem = machine or Machine(), settings or problem_settings(model, names)
     if problem.regression != model.regression:
         raise SettingsError(f"a {model.kind} model has no loss {problem.loss}: leave it out.")
-    known = None if witness is None else _load(witness, accept_exclusions)
-    with cache_directory(None, machine) as scratch, open_threads(machine.thread_count):
-        cache = scratch if known is None else machine.cache_dir
-        with open_shards(
-            as_paths(shards),
-            reading_from_model(model),
-            cache_dir=cache,
-            classes=model.classes or None,
-            allow_duplicate=problem.allow_duplicate,
-            threads=machine.threads,
-        ) as source:
-            if known is not None:
-                source.exclude(known.deletions)
-            scans = Scans(source, executor, cache, machine.threads, problem.allow_duplicate, listen)
-            if known is not None:
-                return _prove(model, problem, machine, scans, known)
-            if problem.hard:
-                raise SettingsError(
-                    "the counts prove a hard margin (delta 0): give its run, or --witness."
-                )
-            certificates, scales = list[Certificate](), _trained_scales(model)
-            for group, learners in _groups(problem, machine, source, model):
-                certificates += find_upper_bounds(scans, learners, scales[group], readings)
-            return _proof(model, problem, certificates, scans)
+    known = None if witness is None else _load(witness, accept_exclusions, model)
+    if known is None and problem.hard:
+        raise SettingsError("the counts prove a hard margin (delta 0): give its run, or --witness.")
+    files, reading = find_shards(as_paths(shards)), reading_from_model(model)
+    if known is not None and known.deletions:
+        with ShardSource(files, reading) as source:
+            files = [*excluding(files, known.deletions, source.fingerprints)]
+    expected = Expected(2, model.classes or None, allow_duplicate=problem.allow_duplicate)
+    exact = problem.but(
+        stage="1" if problem.hard else "ascent",
+        b=None,
+        tol=SEARCH_TOLERANCE,
+        faithful=False,
+        parts=None,
+        on_bad_shard="error",
+    )
+    named = machine.cache_dir is not None and executor is not serial
+    with (
+        cache_directory(None, machine) as cache,
+        open_threads(machine.thread_count),
+        open_dataset(
+            files,
+            reading,
+            exact,
+            machine,
+            cache,
+            expected=expected,
+            listen=listen,
+            executor=executor if named else None,
+        ) as data,
+    ):
+        if known is not None:
+            known = known.of(data.manifest)
+        exact, at_once = _planned(exact, machine, data, model, known)
+        certificates, distances = list[Certificate](), list[float | None]()
+        for scales, learners in _learners(data, model, exact, at_once, known):
+            scans = Scans(data, executor, listen)
+            if known is None:
+                certificates += find_upper_bounds(scans, learners, scales, exact, readings)
+                distances += [None] * len(learners)
+            else:
+                proven = scans.certify(learners, scales)
+                certificates += proven
+                distances += map(_distance, learners, proven)
+            learners.clear()  # before the next ones are made
+        return _proof(model, problem, data, certificates, distances)
 
 
-def _prove(
-    model: LinearModel, problem: Settings, machine: Machine, scans: Scans, known: Witness
-) -> Proof:
-    """Certify with the counts of a witness, by one reading of each group."""
-    scales = _trained_scales(model)
-    if len(known.counts) != len(scales):
-        raise DataError(
-            f"{known.path}: the witness of {len(known.counts)} learners, and the model has "
-            f"{len(scales)}. Give the witness of this model's own run."
+def _planned(
+    exact: Settings, machine: Machine, data: Dataset, model: LinearModel, known: Witness | None
+) -> tuple[Settings, int]:
+    """Return the settings of each learner, with its active set, and how many fit in memory
+    together; read all rows into memory if they fit there, too."""
+    size, directions = size_of(data), len(_trained_scales(model))
+    weights, limit = model.sparse_weights.nnz, machine.memory_limit
+    if known is not None:
+        scanned = size._replace(columns=size.columns + weights // directions)
+        needed = partial(certificate_memory_needed, scanned, weights=weights)
+        at_once = most_that_fit(limit, directions, lambda number: needed(learners=number))
+        at_once = max(1, at_once)
+        needs = [*needed(learners=directions), Need("rows", size.row_bytes)]
+        fits = sum(need.size for need in needs) <= limit
+    else:
+        if not fits_in_memory(exact, size):
+            exact = exact.but(active_set=exact.active_set_bytes // directions)
+        beside = [Need("model", WEIGHT_BYTES * weights)]
+        try:
+            plan = plan_memory(exact, machine, size, directions, beside)
+        except MachineError:  # it was fitted with more memory than there is
+            plan = plan_memory(exact.but(active_set=None), machine, size, directions, beside)
+        exact, at_once, fits = exact.but(active_set=plan.active_set), plan.at_once, True
+    if fits and fits_in_memory(exact, size):
+        data.load()
+    return exact, at_once
+
+
+def _learners(
+    data: Dataset, model: LinearModel, exact: Settings, at_once: int, known: Witness | None
+) -> Iterator[tuple[list[float], list[Learner]]]:
+    """Yield the trained scales of so many directions of the model at a time, in their order, and a
+    learner for each, with the counts of a witness."""
+    scales, weights = _trained_scales(model), class_weights(exact, data)
+    columns = np.unique(model.sparse_weights.indices).astype(np.int64)
+    ranks = data.places_of(columns + model.index_base)
+    counts: Iterable[Counts | None] = repeat(None) if known is None else known.counts
+    directions = zip(model.directions(), scales, counts, strict=False)
+    for start in range(0, len(scales), at_once):
+        learners = []
+        for direction, scale, witnessed in islice(directions, at_once):
+            at = ranks[np.searchsorted(columns, direction.nonzero.indices)]
+            label = None if model.kind == "two classes" else direction.positive
+            of_class = against_rest(weights, label)
+            learners.append(_learner(data, exact, of_class, direction, at, scale, witnessed))
+        yield scales[start : start + at_once], learners
+
+
+def _learner(
+    data: Dataset,
+    exact: Settings,
+    weights: ClassWeights | None,
+    direction: Direction,
+    ranks: NDArray[np.int64],
+    scale: float,
+    counts: Counts | None,
+) -> Learner:
+    """Return a learner with the weights of a direction as training left them at its scale, and with
+    its counts. ``ranks`` : of the weights; columns that do not occur, -1, come behind the others.
+    """
+    behind = np.flatnonzero(ranks < 0)
+    ranks[behind] = data.columns + np.arange(len(behind))
+    w = np.zeros(data.columns + len(behind))
+    w[ranks] = direction.nonzero.data / scale
+    rho = exact.augmentation
+    if rho == 0.0 and direction.bias != 0.0:
+        raise SettingsError(
+            f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
+            "trained with (LIBLINEAR's -B)."
         )
-    known = known.ordered_as(scans.fingerprints())
-    scans.rows = known.shard_rows
-    certificates, distances = list[Certificate](), list[float]()
-    for group, learners in _groups(problem, machine, scans.source, model, known):
-        certificates += scan_weights(scans, learners, scales[group])
-        distances += map(_distance, learners, certificates[group])
-    return _proof(model, problem, certificates, scans, distances)
+    learner = Learner(exact, len(w), data.facts, data.labels, weights, direction.positive)
+    bias = (direction.bias - learner.targets.center) / rho / scale if rho > 0.0 else 0.0
+    set_weights(learner, w, bias, counts)
+    trained = counts is not None and direction.certificate
+    set_resolution(learner, 1.0 / scale if trained else resolution(learner))
+    return learner
 
 
 def _proof(
     model: LinearModel,
     problem: Settings,
+    data: Dataset,
     certificates: Sequence[Certificate],
-    scans: Scans,
-    distances: Iterable[float | None] = repeat(None),
+    distances: Sequence[float | None],
 ) -> Proof:
-    excluded = deletions.total(deletions_of(scans.source.shards))
-    solved = problem_of(problem.to_dict())
+    excluded = deletions.total(deletions_of(data.shards))
+    solved, scales = problem_of(problem.to_dict()), _trained_scales(model)
     proofs = []
-    for certificate, scale, distance in zip(
-        certificates, _trained_scales(model), distances, strict=False
-    ):
+    for certificate, scale, distance in zip(certificates, scales, distances, strict=True):
         radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
         radius = math.inf if problem.free else radius  # nothing bounds the bias
-        proof = Proof(certificate, certificate.scale / scale, scans.readings, radius, distance)
+        proof = Proof(certificate, certificate.scale / scale, data.readings, radius, distance)
         proofs.append(replace(proof, rows_excluded=excluded, problem=solved))
     if isinstance(model.bias, float):
         return proofs[0]
@@ -236,85 +336,20 @@ def _proof(
     return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
-def _groups(
-    problem: Settings,
-    machine: Machine,
-    source: ShardSource,
-    model: LinearModel,
-    known: Witness | None = None,
-) -> Iterator[tuple[slice, list[Learner]]]:
-    """Yield the places of as many directions of the model as fit in memory together, and a learner
-    for each, with the counts of a witness."""
-    directions, scales = model.directions(), _trained_scales(model)
-    exact = problem.but(
-        stage="1" if problem.hard else "ascent",
-        b=None,
-        tol=SEARCH_TOLERANCE,
-        faithful=False,
-        active_set=problem.active_set_bytes // len(scales),
-    )
-
-    def needed(number: int) -> list[Need]:
-        rows = 0 if known is None else sum(known.shard_rows)
-        return certificate_memory_needed(
-            exact,
-            rows=rows,
-            columns=model.columns,
-            learners=number,
-            held=known is None,
-            nonzeros=model.sparse_weights.nnz,
-        )
-
-    at_once = max(1, most_that_fit(machine.memory_limit, len(scales), needed))
-    [weights] = class_weights_of(source, [problem])
-    counts = None if known is None else known.counts
-    for start in range(0, len(scales), at_once):
-        group = slice(start, start + at_once)
-        scaled = zip(islice(directions, at_once), scales[group], strict=True)
-        learners = _learners(exact, source, model, weights, scaled, counts and counts[group])
-        yield group, learners
-        learners.clear()  # before the next ones are made
-
-
-def _learners(
-    problem: Settings,
-    source: ShardSource,
-    model: LinearModel,
-    weights: ClassWeights | None,
-    directions: Iterable[tuple[Direction, float]],
-    counts: Sequence[Counts] | None,
-) -> list[Learner]:
-    """Return a learner for each direction, with its weights as training left them at its scale,
-    numbered as the shards number columns, and its counts."""
-    learners = []
-    for k, (direction, scale) in enumerate(directions):
-        positive = direction.positive
-        class_weights = against_rest(weights, None if model.kind == "two classes" else positive)
-        if problem.augmentation == 0.0 and direction.bias != 0.0:
-            raise SettingsError(
-                f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
-                "trained with (LIBLINEAR's -B)."
-            )
-        learner = Learner(problem, source.labels, class_weights, positive=positive)
-        w = np.concatenate((np.zeros(model.index_base), direction.weights)) / scale
-        rho = problem.augmentation
-        learner.fix_center(direction.bias if problem.regression and problem.free else 0.0)
-        bias = (direction.bias - learner.targets.center) / rho / scale if rho > 0.0 else 0.0
-        set_weights(learner, w, bias, None if counts is None else counts[k])
-        trained = counts is not None and direction.certificate
-        set_resolution(learner, 1.0 / scale if trained else resolution(learner))
-        learners.append(learner)
-    return learners
-
-
 def _trained_scales(model: LinearModel) -> list[float]:
     certificates = (direction.certificate or {} for direction in model.directions())
     return [float(certificate.get("scale") or 1.0) for certificate in certificates]
 
 
-def _load(path: str | os.PathLike[str], accepted: bool) -> Witness:
-    """Load a witness; a DataError if it leaves out rows, unless that is accepted."""
-    known = witness_file.load(path)
+def _load(path: str | os.PathLike[str], accepted: bool, model: LinearModel) -> Witness:
+    """Load a witness of the model's learners; a DataError if it leaves out rows, unless that is
+    accepted."""
+    known, number = witness_file.load(path), len(_trained_scales(model))
+    if len(known.counts) != number:
+        raise DataError(
+            f"{known.path}: the witness of {len(known.counts)} learners, and the model has "
+            f"{number}. Give the witness of this model's own run."
+        )
     if known.deletions and not accepted:
         raise DataError(
             f"{path}: this witness leaves {deletions.total(known.deletions):,} rows of the shards "

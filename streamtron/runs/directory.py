@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +28,8 @@ from streamtron.core.errors import (
 from streamtron.core.files import LOCK, as_path, locked, parse_json, reading_from, write_atomically
 from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import Manifest, ShardFile, ShardSource, remove_abandoned
+from streamtron.data import Dataset, Manifest, ShardFile, deletions, remove_abandoned
+from streamtron.data.deletions import Deletions
 from streamtron.runs import transaction
 from streamtron.solver.vectors import SparseVector, smaller
 
@@ -39,19 +39,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RECORD_VERSION = 3
-CHECKPOINT_VERSION = 10
-"""Raised as well when the order of a reading changes, in which an older checkpoint is amid."""
+CHECKPOINT_VERSION = 11
 
 MAY_CHANGE = ("tol", "max_epochs")
 """Settings that may differ when a run is resumed."""
-
-WORTH_KEEPING = 30.0
-"""Seconds of work, and tenfold those of the last one, after which a checkpoint precedes a solve."""
 
 RUN_SUFFIX = ".run"
 CHECKPOINT, BEFORE = "checkpoint", "checkpoint.before"
 PARTS = "parts"
 """Directory of the states of the parts, if the data is cut into several."""
+
+NUMBERS = "numbers"
+"""The array of a checkpoint that has the number of each column, by rank."""
 
 COLUMNS, VALUES = "{}.columns", "{}.values"
 """The arrays of a checkpoint to which ``take_apart`` takes a vector."""
@@ -87,16 +86,18 @@ class Checkpoint(NamedTuple):
 
     state: State
     labels: list[Label]
+    numbers: NDArray[np.uint32]
+    """of the columns, by rank: see ``Dataset``"""
     nonzeros_read: int
     bytes_read: int
     seconds: float
     seen: Mapping[str, str]
 
     @classmethod
-    def of(cls, state: State, source: ShardSource, seconds: float) -> Checkpoint:
-        """Return the checkpoint of a state, and of what its source has read."""
-        read = source.nonzeros_read, source.bytes_read
-        return cls(state, list(source.labels), *read, seconds, source.seen)
+    def of(cls, state: State, data: Dataset, seconds: float) -> Checkpoint:
+        """Return the checkpoint of a state, and of what has been read of its data."""
+        read = data.nonzeros_read, data.bytes_read
+        return cls(state, list(data.labels), data.numbers, *read, seconds, data.seen)
 
 
 class Record(NamedTuple):
@@ -109,14 +110,41 @@ class Record(NamedTuple):
 
 @dataclass
 class Run:
-    """A locked run directory; see ``open_run``."""
+    """A locked run directory; see ``open_run``. ``record`` : of the run that is resumed."""
 
     path: Path
+    stamps: Stamps
+    record: Record | None
+    started: bool = False
 
     @property
-    def begun(self) -> bool:
-        """Whether there is a checkpoint, damaged or not."""
+    def saved(self) -> bool:
+        """Whether there is a state, damaged or not."""
         return any((self.path / name).exists() for name in (CHECKPOINT, BEFORE))
+
+    @property
+    def deletions(self) -> list[Deletions]:
+        """The rows that a run that is resumed has forgotten: they stay out."""
+        return [] if self.record is None else [*deletions.load(self.path).values()]
+
+    @property
+    def seen(self) -> dict[str, str]:
+        """Names and fingerprints of the shards of a run that is resumed, as far as it read them."""
+        if self.record is None:
+            return {}
+        manifest, checkpoint = manifest_of(self.path), self.load()
+        known = {} if manifest is None else manifest.fingerprints
+        return known | ({} if checkpoint is None else dict(checkpoint.seen))
+
+    def begin(self, settings: Settings, recipe: str | None) -> None:
+        """Begin, or go on with, a run of these settings and recipe; what was there of another is
+        removed. SettingsError, DataError: a run that is resumed has others, but for MAY_CHANGE."""
+        if self.record is not None:
+            _check_same(self.path, self.record, settings, recipe)
+        else:
+            self.forget()
+        write_record(self.path, settings, self.stamps, recipe)
+        self.started = True
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; the previous one is kept beside it, also if a MachineError comes."""
@@ -125,10 +153,11 @@ class Run:
         content = checkpoint._asdict() | {
             "checkpoint_version": CHECKPOINT_VERSION,
             "reading": state.reading,
-            "chunks": state.chunks,
             "state": state.content,
             "sparse": sparse,
         }
+        del content["numbers"]
+        arrays[NUMBERS] = checkpoint.numbers
         try:
             with suppress(FileNotFoundError):
                 os.replace(self.path / CHECKPOINT, self.path / BEFORE)
@@ -157,44 +186,45 @@ class Run:
 @contextmanager
 def open_run(
     path: str | os.PathLike[str],
-    settings: Settings,
-    stamps: Stamps,
-    model: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] | None,
+    shards: Sequence[ShardFile],
     *,
-    recipe: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Run]:
-    """Create or resume a run directory, locked until the context ends or the process dies.
+    """Open a run directory to begin or resume a run, locked until the context ends or the process
+    dies; ``Run.begin`` says with which settings.
 
-    A resumed run must have the same settings, stamps and recipe, except for ``MAY_CHANGE``. Without
-    ``resume`` and ``overwrite`` an existing run is a SettingsError. ``model`` : path of the run's
-    model; None = it has none, and is never updated.
+    A resumed run must have the same shards. Without ``resume`` and ``overwrite`` an existing run is
+    a SettingsError. ``model`` : path of the run's model; None = it has none, and is never updated.
     """
-    run = Run(Path(path))
+    directory, stamps = Path(path), stamps_of(shards)
     with reading_from(path):
-        run.path.mkdir(parents=True, exist_ok=True)
-    with locked(run.path):
-        remove_temporary(run.path)
+        directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        remove_temporary(directory)
         if model is not None:
-            transaction.recover(run.path, model)
-        exists = (run.path / "run.json").exists()
+            transaction.recover(directory, model)
+        exists = (directory / "run.json").exists()
         if not (resume or overwrite):
             refuse_existing(path)
-        if exists and resume:
-            _check_same(run.path, settings, stamps, recipe)
-        else:
-            run.forget()
-        write_record(run.path, settings, stamps, recipe)
+        if overwrite and (directory / deletions.NAME).exists():
+            _log.warning(
+                "%s: rows that were forgotten are read again where their shards still hold them.",
+                path,
+            )
+        run = Run(directory, stamps, read_record(directory) if exists and resume else None)
+        if run.record is not None:
+            _check_same_shards(directory, run.record, stamps)
         try:
             yield run
         except (StreamtronError, signals.Signalled) as error:
-            if isinstance(error, signals.Signalled) and (run.begun or settings.parts is not None):
+            if isinstance(error, signals.Signalled) and run.saved:
                 error.run = os.fspath(path)
-                error.at_checkpoint |= not run.begun  # the record alone says how many parts
-            elif not run.begun or (isinstance(error, SettingsError) and not exists):
-                run.forget()  # nothing to resume, or nothing that these settings could end
-                (run.path / LOCK).unlink(missing_ok=True)
+            elif run.started and run.record is None and not run.saved:
+                run.forget()  # nothing to resume
+            if not run.saved and not exists:
+                (directory / LOCK).unlink(missing_ok=True)
             raise
 
 
@@ -217,48 +247,22 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
 
 
 class CheckpointWriter:
-    """A ``solver.train.Checkpointer`` that writes every so many seconds, before a signal stops
-    the run, and ``at_end``; ``make`` makes a checkpoint of a state."""
+    """A ``solver.train.Checkpointer`` that saves the state after every reading, and ``at_end``;
+    ``make`` makes a checkpoint of a state."""
 
     def __init__(
-        self, run: Run, every: float, make: Callable[[State], Checkpoint], *, at_end: bool = True
+        self, run: Run, make: Callable[[State], Checkpoint], *, at_end: bool = True
     ) -> None:
-        self.run, self.every, self.make, self.at_end = run, every, make, at_end
-        self._saved, self._took = time.monotonic(), 0.0
+        self._run, self._make, self._at_end = run, make, at_end
 
-    def checkpoint(self, state: Callable[[], State]) -> None:
-        """Save if the interval is over or a signal came, which is then raised."""
-        stopped = signals.pending_stop()
-        if stopped or self._since() >= self.every:
-            self._save(state)
-        if stopped:
-            raise stopped
-
-    def before_solves(self, state: Callable[[], State]) -> None:
-        """Save what was read: a process killed amid a solve loses the solve alone."""
-        if self._since() >= max(WORTH_KEEPING, 10.0 * self._took):
-            self._save(state)
-
-    def checkpoint_due(self) -> bool:
-        """Return whether to save before the next solve: at most half of the time is for saving."""
-        return signals.is_pending() or self._since() >= max(self.every, self._took)
+    def save(self, state: Callable[[], State]) -> None:
+        """Save the state after a reading."""
+        self._run.save(self._make(state()))
 
     def end(self, state: Callable[[], State]) -> None:
         """Save the final state, from which the run can be continued or updated."""
-        stopped = signals.pending_stop()
-        if self.at_end:
-            self._save(state)
-        if stopped:
-            raise stopped
-
-    def _since(self) -> float:
-        return time.monotonic() - self._saved
-
-    def _save(self, state: Callable[[], State]) -> None:
-        began = time.monotonic()
-        self.run.save(self.make(state()))
-        self._saved = time.monotonic()
-        self._took = self._saved - began
+        if self._at_end:
+            self.save(state)
 
 
 def write_record(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
@@ -289,9 +293,9 @@ def read_record(path: Path) -> Record:
         ) from error
 
 
-def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
-    """Refuse settings, shards or a recipe other than the run's."""
-    recorded, known, counted = read_record(path)
+def _check_same(path: Path, record: Record, settings: Settings, recipe: str | None) -> None:
+    """Refuse settings or a recipe other than the run's."""
+    recorded = record.settings
     current = json.loads(json.dumps(settings.to_dict()))
     names = {*recorded, *current} - set(MAY_CHANGE)
     if changed := [name for name in names if recorded.get(name) != current.get(name)]:
@@ -302,7 +306,14 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | No
             f"resumed run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over "
             "with --overwrite."
         )
-    ours, theirs = [name for name, *_ in known], [name for name, *_ in stamps]
+    if record.recipe != recipe:
+        what = f"{path}: the columns of the run are of other names, or were counted in other rows."
+        raise DataError(f"{what} Put its vocabulary or model back, or start over with --overwrite.")
+
+
+def _check_same_shards(path: Path, record: Record, stamps: Stamps) -> None:
+    """Refuse shards other than the run's."""
+    ours, theirs = [name for name, *_ in record.stamps], [name for name, *_ in stamps]
     if ours != theirs:
         gone, new = sorted({*ours} - {*theirs}), sorted({*theirs} - {*ours})
         what = f"{gone[0]} is missing" if gone else f"{new[0] if new else 'the order'} is new"
@@ -310,15 +321,12 @@ def _check_same(path: Path, settings: Settings, stamps: Stamps, recipe: str | No
             f"{path}: the run has other shards ({what}). Give the same ones, start over with "
             "--overwrite, or add shards with streamtron update."
         )
-    for old, stamp in zip(known, stamps, strict=True):
+    for old, stamp in zip(record.stamps, stamps, strict=True):
         if old != tuple(stamp):
             raise DataError(
                 f"{old[0]}: changed since the run began ({old[1]} bytes then, {stamp[1]} now, or "
                 "touched). Put it back as it was, or start over with --overwrite."
             )
-    if counted != recipe:
-        what = f"{path}: the columns of the run are of other names, or were counted in other rows."
-        raise DataError(f"{what} Put its vocabulary or model back, or start over with --overwrite.")
 
 
 def last_checkpoint(directory: Path) -> tuple[Checkpoint | None, list[Path]]:
@@ -346,8 +354,11 @@ def _checkpoint(path: Path) -> Checkpoint:
             "Use the streamtron that wrote it, or start over with --overwrite."
         )
     try:
-        where = int(content["reading"]), int(content["chunks"])
-        state = State(*where, content["state"], put_together(arrays, content["sparse"]))
+        numbers = arrays.pop(NUMBERS)
+        if numbers.dtype != np.uint32 or numbers.ndim != 1:
+            raise ValueError("no columns")
+        vectors = put_together(arrays, content["sparse"])
+        state = State(int(content["reading"]), content["state"], vectors)
         parts, labels = state.content["learners"], content["labels"]
         named = [*labels, *(part["positive"] for part in parts if part["positive"] is not None)]
         if not all(isinstance(x, str) or math.isfinite(x) for x in named):
@@ -357,7 +368,7 @@ def _checkpoint(path: Path) -> Checkpoint:
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
         seen, seconds = dict(content.get("seen", {})), float(content["seconds"])
-        return Checkpoint(state, list(labels), *read, seconds, seen)
+        return Checkpoint(state, list(labels), numbers, *read, seconds, seen)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise FileDamaged(f"{path}: intact, but not a checkpoint ({error}).") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import absolute, as_path, locked
-from streamtron.core.rows import Label
-from streamtron.data import Manifest, ShardFile, ShardRecord, deletions, find_shards
+from streamtron.core.rows import Facts
+from streamtron.data import Manifest, ShardFile, ShardRecord, deletions
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction
@@ -90,7 +90,8 @@ class FinishedRun(NamedTuple):
             remove_temporary(directory)
             transaction.recover(directory, place.model)
             transaction.discard(directory)
-            record, checkpoint = read_record(directory), Run(directory).load()
+            record = read_record(directory)
+            checkpoint = Run(directory, record.stamps, record).load()
             written = (directory / "manifest.json").exists()
             if checkpoint is None or not written or not checkpoint.state.all_finished:
                 raise DataError(
@@ -100,16 +101,13 @@ class FinishedRun(NamedTuple):
             yield cls(directory, Settings.from_dict(record.settings), checkpoint)
 
     def learners(
-        self,
-        settings: Settings | None = None,
-        labels: Sequence[Label] | None = None,
-        weights: ClassWeights | None = None,
+        self, facts: Facts, settings: Settings | None = None, weights: ClassWeights | None = None
     ) -> list[Learner]:
-        """Restore the learners, with the run's settings and labels if no others are given; of
-        several parts, their counts are read from the parts' states when they are used."""
-        labels = self.checkpoint.labels if labels is None else labels
-        state = self.checkpoint.state
-        learners = restore_finished(state, settings or self.settings, labels, weights)
+        """Restore the learners, with the run's settings if no others are given, in the ranks of the
+        checkpoint; of several parts, their counts are read from the parts' states when they are
+        used. ``facts`` : of the rows on which they train on."""
+        state, labels = self.checkpoint.state, self.checkpoint.labels
+        learners = restore_finished(state, settings or self.settings, facts, labels, weights)
         if self.settings.parts is not None:
             take_saved_counts(self.path / PARTS, self.settings, learners)
         return learners
@@ -210,13 +208,6 @@ def check_as_read(shards: Iterable[ShardFile], run: str) -> None:
                 f"streamtron forget {run} {shard.name}, and add it as it is now with streamtron "
                 "update."
             )
-
-
-def are_unchanged(shards: Sequence[ShardFile]) -> bool:
-    """Return whether all shards have the size and the time that they had when they were read."""
-    current = find_shards([shard.path for shard in shards])
-    stamps = {(shard.path, shard.size, shard.mtime_ns) for shard in current}
-    return stamps >= {(shard.path, shard.size, shard.mtime_ns) for shard in shards}
 
 
 def check_model(finished: FinishedRun, model: LinearModel) -> None:

@@ -7,35 +7,32 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
 from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, ManyClasses, SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Label
-from streamtron.data import ShardSource, clear_cache, deletions
-from streamtron.data.labels import MOST_NUMBERS
+from streamtron.core.threads import open_threads
+from streamtron.data import Dataset, ShardFile, ShardSource, find_shards
 from streamtron.data.profile import with_guesses
 from streamtron.data.recipes import recipe_digest
+from streamtron.data.source import excluding
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
     PARTS,
     Checkpoint,
     CheckpointWriter,
-    Record,
     Run,
     is_run,
-    manifest_of,
     open_run,
-    read_record,
-    stamps_of,
 )
 from streamtron.runs.inputs import (
     InMemory,
@@ -44,13 +41,23 @@ from streamtron.runs.inputs import (
     as_shards,
     cache_directory,
     check_outputs_of_fit,
-    open_training_shards,
+    expected_of,
+    open_dataset,
     reading_from_model,
+    reading_from_settings,
     settings_from,
+    training_reading,
 )
-from streamtron.runs.inspect import with_active_set
-from streamtron.runs.learners import Training, read_to_end, train_candidates
-from streamtron.runs.parts import OpenParts, PartsTraining, plan_new, train_on, with_parts
+from streamtron.runs.learners import Training, train_candidates
+from streamtron.runs.memory import Plan, fits_in_memory, plan_memory, size_of
+from streamtron.runs.parts import (
+    OpenParts,
+    PartsTraining,
+    executor_of,
+    plan_new,
+    train_on,
+    with_parts,
+)
 from streamtron.runs.report import Outcome, build_outcome, write_outcome
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
@@ -110,7 +117,7 @@ def fit(
     ...     shard = pathlib.Path(directory, "part-0.svm")
     ...     _ = shard.write_text("1 1:1\\n-1 1:-1\\n1 1:2\\n-1 2:1\\n")
     ...     model = fit(shard, C=0.5, rho=0)
-    >>> model.certificate["relative_duality_gap"] <= 0.01
+    >>> model.certificate["relative_duality_gap"] <= 0.001
     True
     """
     chosen = settings_from(settings, names)
@@ -178,21 +185,11 @@ def run(
             overwrite,
             open_parts=open_parts,
         )
-        fitting = None
-        while True:
-            try:
-                with opened(job) as fitting:
-                    learners, of_parts = fitting.train()
-                    outcome = fitting.outcome(learners, fitting.training.settings, of_parts)
-                    write_outcome(outcome, run=job.directory, **files)
-                return outcome
-            except ManyClasses:
-                if job.many is not None:
-                    raise
-                if machine.cache_dir is None:
-                    clear_cache(cache)  # of another reading
-                spent = (0, 0, 0.0) if fitting is None else fitting.spent
-                job = job._replace(resume=False, overwrite=True, many=spent)
+        with opened(job) as fitting:
+            learners, of_parts = fitting.train()
+            outcome = fitting.outcome(learners, fitting.settings, of_parts)
+            write_outcome(outcome, run=job.directory, **files)
+        return outcome
 
 
 @contextmanager
@@ -235,10 +232,9 @@ def fit_many(
 
 
 class Job(NamedTuple):
-    """What is fitted on what. The ``directory`` of its run (None = no checkpoints) and its
-    ``model`` (None = the candidates of a sweep, which is never resumed by hand), whether it is
-    resumed or replaced; and ``many`` classes, though the settings do not say so: what was spent on
-    two of them. ``classes`` : the only ones, None = those of the shards."""
+    """What is fitted on what. The ``directory`` of its run (None = no states) and its ``model``
+    (None = the candidates of a sweep, which is never resumed by hand), whether it is resumed or
+    replaced. ``classes`` : the only ones, None = those of the shards."""
 
     shards: list[str]
     candidates: Sequence[Settings]
@@ -249,40 +245,40 @@ class Job(NamedTuple):
     model: str | None = None
     resume: bool = False
     overwrite: bool = False
-    many: tuple[int, int, float] | None = None
     classes: Sequence[Label] | None = None
     open_parts: OpenParts | None = None
 
 
 class Fitting(NamedTuple):
-    """A fit that has begun at ``began``, on the clock of ``time.perf_counter``.
+    """A fit whose data are prepared, begun at ``began``, on the clock of ``time.perf_counter``.
 
-    ``state`` : of the checkpoint to go on from. ``states`` : where parts save theirs. ``counted`` :
-    whether the data were read to find the size of the active set.
+    ``counted`` : bytes that were read before, to tell the features. ``state`` : of the last reading
+    of a run that is resumed. ``states`` : where parts save theirs.
     """
 
     job: Job
-    training: Training[ShardSource]
+    data: Dataset
+    training: Training
     candidates: list[Settings]
     began: float
-    counted: bool
+    preparing: float
+    counted: int
     state: State | None = None
     states: str | None = None
 
     @property
-    def spent(self) -> tuple[int, int, float]:
-        """Nonzeros, bytes and seconds so far."""
-        source, seconds = self.training.source, time.perf_counter() - self.began
-        return source.nonzeros_read, source.bytes_read, seconds
+    def settings(self) -> Settings:
+        """The settings of the only candidate."""
+        return self.candidates[0]
 
     def train(self) -> tuple[list[Learner], dict[str, Any] | None]:
         """Train the only candidate; return its finished learners, and what the report has of parts,
         None if there is one."""
-        if self.training.settings.parts is None:
+        if self.settings.parts is None:
             [learners] = train_candidates(self.training, self.candidates, self.state)
             return learners, None
         with nullcontext(self.states) if self.states else scratch_directory("streamtron-") as where:
-            parts = PartsTraining(self.training, self.job.cache, where, self.job.open_parts)
+            parts = PartsTraining(self.training, self.data, where, self.job.open_parts)
             learners, report = train_on(parts, plan_new(parts, self.state))
             if self.states is None:
                 for learner in learners:
@@ -292,81 +288,107 @@ class Fitting(NamedTuple):
     def outcome(
         self, learners: Sequence[Learner], settings: Settings, report: dict[str, Any] | None = None
     ) -> Outcome:
-        """Return the outcome of a candidate's learners. ``report`` : of learners that share their
-        readings with others, or are on parts: what it has beside the readings that they took."""
-        source, readings = self.training.source, None
-        if source.rows is None:  # the restored learners had finished: nothing was read
-            read_to_end(source)
-        if report is not None:
-            first = self.counted + bool(source.counted) + settings.faithful
-            first += settings.class_weight == "balanced"
-            readings = float(first + max(learner.progress.readings for learner in learners))
+        """Return the outcome of a candidate's learners. ``report`` : what it has beside, if these
+        share their readings with others or are on parts."""
+        readings = self.data.readings + bool(self.counted)
+        if report is not None and settings.parts is None and self.data.held is None:
+            readings = bool(self.counted) + 1.0 + max(k.progress.readings for k in learners)
         seconds = time.perf_counter() - self.began
-        outcome = build_outcome(source, learners, settings, seconds, readings=readings)
+        outcome = build_outcome(
+            self.data,
+            learners,
+            settings,
+            seconds,
+            readings=float(readings),
+            preparing=self.preparing,
+            more_bytes=self.counted,
+        )
         outcome.report.update(report or {})
         return outcome
 
 
 @contextmanager
 def opened(job: Job) -> Iterator[Fitting]:
-    """Open the shards, and the run in its directory, which is locked meanwhile."""
-    nonzeros, size, seconds = job.many or (0, 0, 0.0)
-    began, directory, machine = time.perf_counter() - seconds, job.directory, job.machine
-    kept: dict[str, Any] = {} if job.many is None else {"multiclass": True}
-    recipe = None
-    if job.resume and directory and is_run(directory):  # it keeps what was decided when it began
-        record = read_record(Path(directory))
+    """Prepare the shards and plan the fit, in the directory of its run, which is locked."""
+    began, directory, machine = time.perf_counter(), job.directory, job.machine
+    shards, first = find_shards(job.shards), job.candidates[0]
+    with ExitStack() as stack:
+        run, recipe = None, None
+        if directory is not None:
+            run = stack.enter_context(
+                open_run(directory, job.model, shards, resume=job.resume, overwrite=job.overwrite)
+            )
+            recipe = _recipe_of(job, run)
+        if run is not None:
+            shards = [*excluding(shards, run.deletions, partial(_fingerprints, shards, first))]
+        reading, counted = training_reading(shards, first, machine, recipe)
+        expected = expected_of(first, job.classes)
+        if run is not None:
+            expected.fingerprints.update(run.seen)
+        data = stack.enter_context(
+            open_dataset(
+                shards,
+                reading,
+                first,
+                machine,
+                job.cache,
+                expected=expected,
+                listen=job.listen,
+                executor=executor_of(job.open_parts),
+            )
+        )
+        candidates, plan = _decided(job, data, run)
+        preparing = time.perf_counter() - began
+        training = Training(data, candidates[0], machine, job.listen, at_once=plan.at_once)
+        fitting = Fitting(job, data, training, candidates, began, preparing, counted)
+        if run is not None:
+            fitting = _begun(fitting, run)
+        if candidates[0].parts is None and fits_in_memory(candidates[0], size_of(data)):
+            with open_threads(machine.thread_count):
+                data.load()
+        deferred = nullcontext() if job.model is None else signals.defer_to_checkpoint()
+        with deferred:
+            yield fitting
+
+
+def _decided(job: Job, data: Dataset, run: Run | None) -> tuple[list[Settings], Plan]:
+    """Return the candidates with what the data, or a run that is resumed, decide: many classes,
+    parts, and the active set."""
+    kept: dict[str, Any] = {}
+    if run is not None and (record := run.record) is not None:
         kept = {name: record.settings.get(name) for name in ("parts", "multiclass", "active_set")}
-        recipe = _recipe_of(job, record)
-    most_labels = None if job.candidates[0].one_vs_rest else MOST_NUMBERS
+    elif len(data.labels) > 2 and not job.candidates[0].multilabel:
+        kept = {"multiclass": True}
+    if job.classes is not None:
+        kept["multiclass"] = len(job.classes) > 2
+    workers = job.open_parts is not None
     candidates = [
-        settings.but(**{name: kept[name] for name in kept if not getattr(settings, name)})
+        with_parts(
+            settings.but(**{name: kept[name] for name in kept if not getattr(settings, name)}),
+            data.shards,
+            workers=workers,
+        )
         for settings in job.candidates
     ]
-    candidates, read = with_active_set(job.shards, candidates, machine, job.cache, job.listen)
-    with open_training_shards(
-        job.shards,
-        candidates[0],
-        machine,
-        job.cache,
-        classes=job.classes,
-        recipe=recipe,
-        most_labels=most_labels,
-    ) as source:
-        source.nonzeros_read = read[0] + nonzeros
-        source.bytes_read = read[1] + size + source.counted
-        if job.classes is not None:
-            candidates = [k.but(multiclass=len(job.classes) > 2) for k in candidates]
-        workers = job.open_parts is not None
-        candidates = [with_parts(k, source.shards, workers=workers) for k in candidates]
-        training = Training(source, candidates[0], machine, job.listen)
-        fitting = Fitting(job, training, candidates, began, bool(read[0]))
-        if directory is None:
-            yield fitting
-            return
-        if job.overwrite and os.path.exists(os.path.join(directory, deletions.NAME)):
-            _log.warning(
-                "%s: rows that were forgotten are read again where their shards still hold them.",
-                directory,
-            )
-        with open_run(
-            directory,
-            candidates[0],
-            stamps_of(source.shards),
-            job.model,
-            recipe=recipe_digest(candidates[0], source.reading),
-            resume=job.resume,
-            overwrite=job.overwrite,
-        ) as run:
-            fitting = _begun(fitting, run)
-            with nullcontext() if job.model is None else signals.defer_to_checkpoint():
-                yield fitting
+    classes = len(data.labels) if candidates[0].one_vs_rest else 1
+    plan = plan_memory(candidates[0], job.machine, size_of(data), classes * len(candidates))
+    return [settings.but(active_set=plan.active_set) for settings in candidates], plan
 
 
-def _recipe_of(job: Job, record: Record) -> Recipe | None:
+def _fingerprints(shards: Sequence[ShardFile], settings: Settings) -> list[tuple[str, str]]:
+    """Return name and fingerprint of every shard, from its bytes."""
+    reading = reading_from_settings(settings)
+    with ShardSource(shards, reading) as source:
+        return source.fingerprints()
+
+
+def _recipe_of(job: Job, run: Run) -> Recipe | None:
     """Return the recipe of a run that has ended: its model's, which was counted in the rows that it
     had first; None where the shards have to tell."""
-    if record.recipe is None or job.model is None or not os.path.exists(job.model):
+    record = run.record
+    if record is None or record.recipe is None or job.model is None:
+        return None
+    if not os.path.exists(job.model):
         return None
     reading = reading_from_model(LinearModel.load(job.model))
     is_its_own = recipe_digest(job.candidates[0], reading) == record.recipe
@@ -374,26 +396,24 @@ def _recipe_of(job: Job, record: Record) -> Recipe | None:
 
 
 def _begun(fitting: Fitting, run: Run) -> Fitting:
-    """Return the fit as it goes on from the last checkpoint of its run, and writes others."""
-    job, training, began, state = fitting.job, fitting.training, fitting.began, None
-    source, every = training.source, training.machine.checkpoint_every
-    source.exclude(deletions.load(run.path).values())  # forgotten rows stay out
-    if (manifest := manifest_of(run.path)) is not None:
-        source.expect(manifest.fingerprints)
+    """Return the fit as it goes on from the last state of its run, and saves others."""
+    training, began, state, data = fitting.training, fitting.began, None, fitting.data
+    settings = fitting.settings
+    run.begin(settings, recipe_digest(settings, data.reading))
     if (checkpoint := run.load()) is not None:
-        source.restore(checkpoint.labels, checkpoint.nonzeros_read, checkpoint.bytes_read)
-        source.expect(checkpoint.seen)
+        data.nonzeros_read += checkpoint.nonzeros_read
+        data.bytes_read += checkpoint.bytes_read
         began, state = began - checkpoint.seconds, checkpoint.state
-    elif job.resume and job.model is not None:
-        _log.warning("%s: no checkpoint there; the run starts over.", run.path)
+    elif fitting.job.resume and fitting.job.model is not None:
+        _log.warning("%s: no state of a reading there; the run starts over.", run.path)
     states = None
-    if training.settings.parts is not None:
-        states, every = os.fspath(run.path / PARTS), 0.0  # of the last two readings
+    if settings.parts is not None:
+        states = os.fspath(run.path / PARTS)  # of the last two readings
         os.makedirs(states, exist_ok=True)
 
     def make(state: State) -> Checkpoint:
-        return Checkpoint.of(state, source, time.perf_counter() - began)
+        return Checkpoint.of(state, data, time.perf_counter() - began)
 
-    writer = CheckpointWriter(run, every, make, at_end=job.model is not None)
+    writer = CheckpointWriter(run, make, at_end=fitting.job.model is not None)
     training = replace(training, checkpointer=writer)
     return fitting._replace(training=training, began=began, state=state, states=states)

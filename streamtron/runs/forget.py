@@ -1,5 +1,4 @@
-"""Forget rows: choose them, delete them and their counts from a finished run, and train on: two
-readings where memory holds the rows that matter."""
+"""Forget rows: choose them, delete them and their counts from a finished run, and train on."""
 
 from __future__ import annotations
 
@@ -132,7 +131,7 @@ def _without(
     """Return the rows of the run without those that are removed; None if nothing is."""
     if all(rows is not None and not len(rows) for rows in removed.values()):
         return None
-    shards, left, gone = list[ShardFile](), list[int](), list[NDArray[np.int64]]()
+    shards, gone, left = list[ShardFile](), list[NDArray[np.int64]](), 0
     for number, (record, file) in enumerate(
         zip(target.manifest.shards, target.shards, strict=True)
     ):
@@ -140,17 +139,17 @@ def _without(
             gone.append(record.first_row + np.arange(record.rows))
             continue
         gone.append(record.first_row + rows - np.searchsorted(_not_read(target, file, rows), rows))
-        left.append(record.rows - len(rows))
+        left += record.rows - len(rows)
         if len(rows):
             known = np.union1d(_left_out(file), rows)
             file = file._replace(without=Deletions(record.path, record.fingerprint, known))
         shards.append(file)
-    if not sum(left):
+    if not left:
         raise DataError(
             f"{target.finished.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    return RowChange(shards, left, removed=np.concatenate(gone))
+    return RowChange(shards, removed=np.concatenate(gone))
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
@@ -250,5 +249,5 @@ def _not_read(target: EditableRun, file: ShardFile, rows: NDArray[np.int64]) -> 
 def _with_duplicates(target: EditableRun, numbers: set[int]) -> set[int]:
     """Return the numbers of shards, and of those with the same bytes."""
     prints = [record.fingerprint for record in target.manifest.shards]
-    wanted = {prints[number] for number in numbers}
-    return {number for number, fingerprint in enumerate(prints) if fingerprint in wanted}
+    named = {prints[number] for number in numbers}
+    return {number for number, fingerprint in enumerate(prints) if fingerprint in named}

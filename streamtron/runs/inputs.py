@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
+from streamtron.core.events import Listener, ShardsPrepared, ignore
+from streamtron.core.executor import Executor
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import absolute, as_path, is_stream, nothing_empty, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.data import (
+    Dataset,
+    Expected,
+    Preparing,
+    Progress,
     ReaderConfig,
     ShardFile,
     ShardSource,
@@ -25,6 +31,7 @@ from streamtron.data import (
     resolve_reading,
 )
 from streamtron.data.discover import NAMES
+from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
 from streamtron.data.recipes import counted_reading, recipe_of
 from streamtron.data.storage import is_uri, local_path
@@ -192,36 +199,50 @@ def with_places(model: LinearModel, settings: Settings) -> LinearModel:
     return model.but(reading=reading)
 
 
-def open_training_shards(
-    paths: list[str],
+def open_dataset(
+    shards: Sequence[ShardFile],
+    reading: ReaderConfig,
     settings: Settings,
     machine: Machine,
     cache: str,
     *,
-    classes: Sequence[Label] | None = None,
-    most_labels: int | None = None,
-    recipe: Recipe | None = None,
-) -> ShardSource:
-    """Open the shards as a fit with these settings reads them. ``cache`` : directory of their flat
-    copy. ``classes`` : see ``open_shards``. ``most_labels`` : None = as the settings
-    say. ``recipe`` : theirs, if it was counted before."""
-    files, reading = find_shards(paths), reading_from_settings(settings)
-    from streamtron.runs.memory import columns_allowed  # loads the solver
+    expected: Expected,
+    listen: Listener = ignore,
+    executor: Executor | None = None,
+) -> Dataset:
+    """Prepare shards in the directory ``cache``, as far as they are not there, and open them.
+    ``executor`` : whose workers prepare them; None = threads of this process."""
+    total = sum(shard.size for shard in shards)
 
+    def tell(done: Progress) -> None:
+        listen(ShardsPrepared(min(done.bytes, total), total, done.rows, done.nonzeros))
+
+    how = Preparing(cache, machine.thread_count, executor, tell, on_bad_shard=settings.on_bad_shard)
+    return Dataset.prepare(shards, reading, how, expected)
+
+
+def training_reading(
+    shards: Sequence[ShardFile],
+    settings: Settings,
+    machine: Machine,
+    recipe: Recipe | None = None,
+) -> tuple[ReaderConfig, int]:
+    """Return how a fit with these settings reads the shards, and the bytes that were read to find
+    out. ``recipe`` : theirs, if it was counted before."""
+    reading = reading_from_settings(settings)
     reading = reading if recipe is None else replace(reading, recipe=recipe)
-    reading, counted = counted_reading(files, reading, settings, machine.threads)
-    return ShardSource(
-        files,
-        reading,
-        counted=counted,
-        cache_dir=cache,
+    return counted_reading(shards, reading, settings, machine.threads)
+
+
+def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> Expected:
+    """Return what the shards of a fit with these settings must be; ``classes`` : the only labels
+    there may be."""
+    least = 2 - (settings.multilabel or settings.regression)
+    return Expected(
+        most_labels=None if settings.one_vs_rest else MOST_NUMBERS,
         classes=classes,
-        most_labels=2 if classes is None and not settings.one_vs_rest else most_labels,
-        least_labels=0 if classes is not None else 2 - (settings.multilabel or settings.regression),
-        most_columns=columns_allowed(settings, machine),
-        threads=machine.threads,
+        least_labels=0 if classes is not None else least,
         allow_duplicate=settings.allow_duplicate,
-        on_bad_shard=settings.on_bad_shard,
     )
 
 
@@ -229,27 +250,19 @@ def open_one(
     shard: ShardFile,
     reading: ReaderConfig,
     classes: Sequence[Label] | None = None,
-    cache_dir: str | None = None,
-    threads: int | None = None,
+    *,
     on_bad_shard: Literal["error", "skip"] = "error",
 ) -> ShardSource:
-    """Open one shard by itself, which may be empty or a duplicate."""
+    """Open one shard by itself to read it once; it may be empty or a duplicate."""
     return ShardSource(
         [shard],
         reading,
-        cache_dir=cache_here(cache_dir),
         classes=classes,
         most_labels=None,
         allow_duplicate=True,
         allow_empty=True,
-        threads=threads,
         on_bad_shard=on_bad_shard,
     )
-
-
-def cache_here(directory: str | None) -> str | None:
-    """Return the directory of the flat copies if this machine sees it, else None."""
-    return directory if directory is not None and os.path.isdir(directory) else None
 
 
 @contextmanager

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
-from streamtron.core.events import ChunkDone, Listener, ReadingStarted, ignore
 from streamtron.core.files import lock_holder, reading_from
-from streamtron.core.rows import without_label
+from streamtron.core.rows import NO_FACTS, without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
@@ -36,15 +36,7 @@ from streamtron.runs.directory import (
 from streamtron.runs.explain import heaviest
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
-from streamtron.runs.memory import (
-    DataSize,
-    Need,
-    check_memory,
-    has_room,
-    memory_needed,
-    most_that_fit,
-    rows_are_shared,
-)
+from streamtron.runs.memory import DataSize, plan_memory
 
 Kind = Literal["model", "witness", "run", "shards"]
 
@@ -231,7 +223,8 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     }
     try:
         settings = Settings.from_dict(record.settings)
-        learners = restore_finished(checkpoint.state, settings, checkpoint.labels, None)
+        labels = checkpoint.labels
+        learners = restore_finished(checkpoint.state, settings, NO_FACTS, labels, None)
     except StreamtronError:
         return facts  # of another version
     gaps = [learner.certificate.relative_duality_gap for learner in learners if learner.certificate]
@@ -243,65 +236,23 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
     }
 
 
-def with_active_set(
-    shards: Sequence[str],
-    candidates: Sequence[Settings],
-    machine: Machine,
-    cache: str,
-    listen: Listener = ignore,
-) -> tuple[list[Settings], tuple[int, int]]:
-    """Return candidates with the active set that they are fitted with: as given, or as memory
-    allows; and the nonzeros and bytes that were read to find it, none where there is room for all
-    that the shards can hold. MachineError: one learner does not fit."""
-    [first, *_] = candidates
-    if has_room(first, machine) or has_room(
-        first, machine, sum(shard.most_nonzeros for shard in find_shards(shards))
-    ):
-        return [*candidates], (0, 0)
-    check_memory(memory_needed(first, DataSize(0, 0, 0)), machine)
-    smaller = " or a smaller --active-set" if first.active_set else ""
-
-    def tell(rows: int, nonzeros: int) -> None:
-        listen(ChunkDone(0, rows, nonzeros))
-        if first.active_set is not None:  # refused as soon as it is certain
-            so_far = memory_needed(first, DataSize(rows, 0, nonzeros))[:-1]
-            check_memory(so_far, machine, smaller)
-
-    listen(ReadingStarted(0, "count", None, None, 0))
-    facts = describe_shards(shards, first, machine, cache, tell)
-    plan = facts["plan"]
-    check_memory([*map(Need._make, plan["items"].items())], machine, smaller)
-    candidates = [settings.but(active_set=plan["active_set"]) for settings in candidates]
-    return candidates, (facts["nonzeros"], facts["bytes_read"])
-
-
-def describe_shards(
-    paths: Sequence[str],
-    settings: Settings,
-    machine: Machine,
-    cache: str | None = None,
-    tell: Callable[[int, int], None] = lambda *_: None,
-) -> dict[str, Any]:
-    """Read shards once, into ``cache``, and describe them, and the memory that a fit needs.
-    ``tell`` : is called with the rows and nonzeros read so far."""
-    reading = reading_from_settings(settings, labels_required=cache is not None)
-    files = find_shards(list(paths))
+def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
+    """Read shards once and describe them, and the memory that a fit needs."""
+    reading, files = reading_from_settings(settings, labels_required=False), find_shards(paths)
     reading, _ = counted_reading(files, reading, settings, machine.threads)
     with ShardSource(
         files,
         reading,
-        cache_dir=cache,
         most_labels=None,
         allow_duplicate=True,
         threads=machine.threads,
         on_bad_shard=settings.on_bad_shard,
     ) as source:
         counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments.of(np.zeros(0), 0)
-        occurs = np.zeros(0, dtype=bool)  # by column
+        occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
         for chunk in source.chunks():
-            if chunk.width > len(occurs):
-                occurs = np.append(occurs, np.zeros(chunk.width - len(occurs) // 2, dtype=bool))
-            occurs[chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]] = True
+            columns = np.unique(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])])
+            occurring = np.union1d(occurring, columns)
             missing, offsets = without_label(chunk.codes), chunk.code_offsets
             unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
             if reading.numbers:
@@ -310,17 +261,18 @@ def describe_shards(
                 chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(source.labels))
                 chunk_counts[: len(counts)] += counts
                 counts = chunk_counts
-            tell(chunk.ranges[-1][1], source.nonzeros_read)
         assert source.manifest is not None
-        columns = max(source.width - (source.index_base or 0), 0)
-        plan = _plan(source, settings, machine, columns, int(np.count_nonzero(occurs)))
+        several = settings.one_vs_rest or len(source.labels) > 2
+        learners = len(source.labels) if several and not settings.regression else 1
+        size = DataSize(source.manifest.rows, len(occurring), source.manifest.nonzeros)
+        plan = plan_memory(settings, machine, size, learners, or_say=True)
         return {
             "kind": "shards",
             "format": source.shards[0].format,
             "layout": source.reading.layout,
             "features": None if source.reading.features is None else list(source.reading.features),
             "rows": source.manifest.rows,
-            "columns": columns,
+            "columns": max(source.width - (source.index_base or 0), 0),
             "nonzeros": source.manifest.nonzeros,
             "bytes": source.manifest.bytes,
             "bytes_read": source.bytes_read,
@@ -333,43 +285,8 @@ def describe_shards(
             "unlabelled_rows": unlabelled,
             "shards": source.manifest.to_dict()["shards"],
             "skipped": [shard._asdict() for shard in source.skipped],
-            "plan": plan,
+            "plan": plan.to_dict(),
         }
-
-
-def _plan(
-    source: ShardSource, settings: Settings, machine: Machine, columns: int, occurring: int
-) -> dict[str, Any]:
-    """Return the memory that a fit needs, and how many learners then train at a time."""
-    assert source.manifest is not None
-    rows, nonzeros = source.manifest.rows, source.manifest.nonzeros
-    several = settings.one_vs_rest or len(source.labels) > 2
-    learners = len(source.labels) if several else 1
-
-    def needed(number: int, active_set: int) -> list[Need]:
-        chosen = settings.but(active_set=active_set)
-        return memory_needed(
-            chosen,
-            DataSize(rows, columns, nonzeros, occurring),
-            learners=number,
-            threads=machine.thread_count,
-            shared=rows_are_shared(chosen, rows, nonzeros),
-        )
-
-    active_set, limit = settings.active_set_bytes, machine.memory_limit
-    if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):
-        megabytes = most_that_fit(limit, active_set // 10**6, lambda n: needed(1, n * 10**6))
-        active_set = 900_000 * megabytes  # a tenth is left, so that updates fit too
-    at_once = max(1, most_that_fit(limit, learners, lambda n: needed(n, active_set)))
-    needs = needed(at_once, active_set)
-    return {
-        "active_set": active_set,
-        "learners": learners,
-        "learners_at_once": at_once,
-        "items": dict(needs),
-        "total": sum(need.size for need in needs),
-        "limit": limit,
-    }
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, COLUMN_MAX
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
 from streamtron.core.text import format_size
+from streamtron.data import Dataset
 from streamtron.solver import stages
 from streamtron.solver.duals import IN_MEMORY, PAGE
 from streamtron.solver.few_columns import SPARSE
@@ -32,8 +33,7 @@ IDLE_BYTES = 8 * 3
 """A column, for every learner while some are solved: the running weights, the best, the average."""
 
 SOLVER_BYTES = 8 * 12
-"""A column that occurs in the rows in memory, for every learner that is being solved: the solver's
-vectors."""
+"""A column, for every learner that is being solved: the solver's vectors."""
 
 HEAD_BYTES = 16
 """An entry of the head block, for every learner that is being solved: see ``Preconditioner``."""
@@ -62,15 +62,8 @@ COUNTED = IN_MEMORY * PAGE
 INTERPRETER_BYTES = 215_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
 
-USUAL_BITS = 24
-"""The active set must have room beside 2^24 columns, or the data are read to find its size."""
-
 WORKER_BYTES = 200_000_000
 """A worker's interpreter and libraries, Dask's among them: 172 MB before it reads anything."""
-
-NUMBERED_ANEW = 0.5
-"""The column numbers of the rows that are solved, where columns are many (see ``Narrowed``), as a
-part of the active set."""
 
 CHUNKS_OF_A_PART = 80_000_000
 """The chunks in flight of a part that is read, and what text is parsed into."""
@@ -84,49 +77,53 @@ class Need(NamedTuple):
 
 
 class DataSize(NamedTuple):
-    """Rows, columns and nonzeros (None = more than fit) of data, and how many columns occur (None =
-    all)."""
+    """Rows, columns that occur, and nonzeros of data."""
 
     rows: int
     columns: int
-    nonzeros: int | None = None
-    occurring: int | None = None
+    nonzeros: int
+
+    @property
+    def row_bytes(self) -> int:
+        """What all rows take in memory, as they count against the active set."""
+        return NONZERO_BYTES * self.nonzeros + ACTIVE_ROW_BYTES * self.rows
+
+
+def size_of(data: Dataset) -> DataSize:
+    """Return the size of a data set."""
+    return DataSize(data.rows, data.columns, data.nonzeros)
+
+
+def fits_in_memory(settings: Settings, size: DataSize) -> bool:
+    """Return whether the active set takes all rows, and training holds them."""
+    return stages.plan(settings)[-1].ascent and size.row_bytes <= settings.active_set_bytes
 
 
 def memory_needed(
-    settings: Settings,
-    size: DataSize,
-    *,
-    learners: int = 1,
-    threads: int = 1,
-    shared: bool = True,
+    settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1
 ) -> list[Need]:
-    """Return what a fit keeps in memory, in bytes, if ``learners`` train together; ``shared``: on
-    the same rows.
+    """Return what a fit keeps in memory, in bytes, if ``learners`` train together.
 
     Examples
     --------
-    >>> [need.size for need in memory_needed(Settings(), DataSize(10**6, 10**6))][1:3]
-    [120000000, 4000000]
-    >>> [need.size for need in memory_needed(Settings(), DataSize(1, 10**6, occurring=9))][1:2]
-    [40000000]
+    >>> needs = memory_needed(Settings(), DataSize(10**6, 10**6, 10**7))
+    >>> [need.size // 10**6 for need in needs]
+    [215, 120, 4, 104, 17, 26, 16, 8, 0]
     """
-    rows, columns, nonzeros, occurring = size
+    rows, columns, nonzeros = size
+    holds_all = fits_in_memory(settings, size)
     solving = min(learners, threads)
     weights = max(
         (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
-        IDLE_BYTES * learners * columns
-        + SOLVER_BYTES * solving * (columns if occurring is None else occurring),
+        (IDLE_BYTES * learners + SOLVER_BYTES * solving) * columns,
     )
-    most = settings.active_set_bytes
-    rows_held, chunk = most, GROUP * BLOCK_NONZEROS
-    if nonzeros is not None:
-        rows_held = min(rows_held, NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows)
-        chunk = min(chunk, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1)))
-    active = rows_held * (1 if shared else learners)
-    if shared:
-        held = min(rows, most // ACTIVE_ROW_BYTES)
-        active += SHARED_ROW_BYTES * held * (learners - 1)
+    rows_held = min(settings.active_set_bytes, size.row_bytes)
+    chunk = min(
+        GROUP * BLOCK_NONZEROS, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1))
+    )
+    active = rows_held * (1 if holds_all else learners)
+    if holds_all:
+        active += SHARED_ROW_BYTES * rows * (learners - 1)
     counts = ROW_BYTES * learners * min(rows, COUNTED)
     copies = solving + (threads > 1)  # threads that share a sum have one each
     head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
@@ -144,33 +141,81 @@ def memory_needed(
         newton,
         Need("Newton's head block", head * solving),
         Need("rows outside memory", OUTSIDE_BYTES * outside**2 * learners),
-        Need("chunks in flight", 4 * chunk * 8),
+        Need("chunks in flight", 0 if holds_all else 4 * chunk * 8),
     ]
 
 
-def certificate_memory_needed(
-    settings: Settings, *, rows: int, columns: int, learners: int, held: bool, nonzeros: int = 0
-) -> list[Need]:
-    """Return what the certificates of so many classes keep in memory, in bytes; ``held`` : they
-    hold rows, a search for upper bounds does, each in the active set of ``settings``.
-    ``nonzeros`` : weights of the model.
+class Plan(NamedTuple):
+    """The memory that a fit has: bytes for rows, how many learners train at a time of how many, and
+    what that takes."""
+
+    active_set: int
+    learners: int
+    at_once: int
+    needs: list[Need]
+    limit: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "active_set": self.active_set,
+            "learners": self.learners,
+            "learners_at_once": self.at_once,
+            "items": dict(self.needs),
+            "total": _total(self.needs),
+            "limit": self.limit,
+        }
+
+
+def plan_memory(
+    settings: Settings,
+    machine: Machine,
+    size: DataSize,
+    learners: int,
+    beside: Sequence[Need] = (),
+    *,
+    or_say: bool = False,
+) -> Plan:
+    """Plan the memory of a fit: the active set as given or as memory allows, 1 GB at most, and as
+    many learners at a time as have room. ``beside`` : what else is in memory. MachineError: one
+    learner does not fit, unless that is only to be said."""
+    limit = machine.memory_limit
+
+    def needed(number: int, active_set: int) -> list[Need]:
+        chosen = settings.but(active_set=active_set)
+        threads = machine.thread_count
+        return [*memory_needed(chosen, size, learners=number, threads=threads), *beside]
+
+    active_set = settings.active_set_bytes
+    if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):
+        megabytes = most_that_fit(limit, active_set // 10**6, lambda n: needed(1, n * 10**6))
+        active_set = 900_000 * megabytes  # a tenth is left, so that updates fit too
+    at_once = most_that_fit(limit, learners, lambda n: needed(n, active_set))
+    if not (at_once or or_say):
+        smaller = " or a smaller --active-set" if settings.active_set else ""
+        check_memory(needed(1, active_set), machine, smaller)
+    at_once = max(1, at_once)
+    return Plan(active_set, learners, at_once, needed(at_once, active_set), limit)
+
+
+def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0) -> list[Need]:
+    """Return what the certificates of so many classes keep in memory, in bytes, if rows are on
+    disk. ``weights`` : of the model that are not 0.
 
     Examples
     --------
-    >>> needs = certificate_memory_needed(
-    ...     Settings(), rows=10**6, columns=10**6, learners=3, held=False
-    ... )
+    >>> needs = certificate_memory_needed(DataSize(10**6, 10**6, 10**7), learners=3)
     >>> [need.size // 10**6 for need in needs]
-    [215, 0, 168, 12, 0, 268]
+    [215, 0, 168, 12, 33]
     """
-    active = settings.active_set_bytes * held
+    rows, columns, nonzeros = size
+    chunk = min(BLOCK_NONZEROS, nonzeros)
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
-        Need("model", WEIGHT_BYTES * nonzeros),
+        Need("model", WEIGHT_BYTES * weights),
         Need("weights and sums", CERTIFIED_BYTES * columns * learners),
         Need("counts", ROW_BYTES * learners * min(rows, COUNTED)),
-        Need("active sets", int((1 + SOLVER_SHARE) * active) * learners),
-        Need("chunks in flight", 4 * GROUP * BLOCK_NONZEROS * 8),
+        Need("chunks in flight", 4 * chunk * 8),
     ]
 
 
@@ -178,14 +223,6 @@ def most_that_fit(limit: int, most: int, needed: Callable[[int], Iterable[Need]]
     """Return how many of ``most`` learners, or of what ``needed`` counts, fit in so many bytes
     together, perhaps none; ``needed`` : what so many keep in memory."""
     return bisect_right(range(1, most + 1), limit, key=lambda number: _total(needed(number)))
-
-
-def rows_are_shared(settings: Settings, rows: int, nonzeros: int) -> bool:
-    """Return whether learners hold the same rows: all of them, which the active set takes."""
-    ascent = stages.plan(settings)[-1].ascent
-    return (
-        ascent and NONZERO_BYTES * nonzeros + ACTIVE_ROW_BYTES * rows <= settings.active_set_bytes
-    )
 
 
 def worker_memory_needed(
@@ -198,12 +235,12 @@ def worker_memory_needed(
     --------
     >>> needs = worker_memory_needed(Settings(active_set=10**8), parts=4, at_once=1)
     >>> [need.size // 10**6 for need in needs]
-    [200, 0, 400, 116, 80]
+    [200, 0, 400, 66, 80]
     """
     at_once = min(at_once, parts)
     weights = (LEARNER_BYTES * parts + SOLVER_BYTES * at_once) * columns
     rows_held = settings.active_set_bytes
-    solver = (SOLVER_SHARE * parts + NUMBERED_ANEW * at_once) * rows_held
+    solver = SOLVER_SHARE * parts * rows_held
     return [
         Need("interpreter and libraries", WORKER_BYTES),
         Need("weights", weights),
@@ -214,53 +251,18 @@ def worker_memory_needed(
 
 
 def check_worker(
-    settings: Settings,
-    worker: str,
-    limit: int | None,
-    *,
-    parts: int,
-    at_once: int,
-    nonzeros: int = 1 << 62,
-) -> int:
-    """Return how many columns the parts of a worker may have, of so many ``nonzeros`` each at most,
-    whose ``limit`` is so many bytes (None = it has none); raise a MachineError, with the sum item
-    by item, if they do not fit."""
-    filled = 2 * ACTIVE_ROW_BYTES * nonzeros  # text of rows without nonzeros: 2 for each
-    settings = settings.but(active_set=min(settings.active_set_bytes, filled))
-
-    def needed(columns: int) -> list[Need]:
-        return worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
-
-    if limit is None:
-        return COLUMN_MAX + 1
-    needs = needed(0 if settings.hash_bits is None else 1 << settings.hash_bits)
-    if _total(needs) > limit:
+    settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int, columns: int
+) -> None:
+    """Raise a MachineError, with the sum item by item, unless the parts of a worker, of so many
+    ``columns``, fit in its ``limit`` of bytes (None = it has none)."""
+    needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
+    if limit is not None and _total(needs) > limit:
         raise MachineError(
             f"worker {worker} needs {format_size(_total(needs))} of memory ({_listed(needs)}), "
             f"and it can use {format_size(limit)}. Give each worker more (fewer --workers, a "
             "larger --memory; those of a running scheduler a larger --memory-limit), start more "
             "of them, or give a smaller --active-set."
         )
-    return most_that_fit(limit, COLUMN_MAX + 1, needed)
-
-
-def has_room(settings: Settings, machine: Machine, nonzeros: int = 1 << 62) -> bool:
-    """Return whether a fit has room for what the data fill, which have ``nonzeros`` at most."""
-    nonzeros += 10_000  # of columns with few digits; from there on a new one takes 8 bytes of text
-    columns = min(nonzeros, 1 << (settings.hash_bits or USUAL_BITS))
-    needs = memory_needed(settings, DataSize(0, columns, nonzeros, occurring=0))
-    return _total(needs) <= machine.memory_limit
-
-
-def columns_allowed(settings: Settings, machine: Machine) -> int:
-    """Return the largest number of columns whose weights fit in memory, if few of them occur: how
-    many do is known when all rows have been read."""
-    nonzeros = None if has_room(settings, machine) else 0
-
-    def needed(columns: int) -> list[Need]:
-        return memory_needed(settings, DataSize(0, columns, nonzeros, occurring=0))
-
-    return most_that_fit(machine.memory_limit, COLUMN_MAX + 1, needed)
 
 
 def _total(needs: Iterable[Need]) -> int:

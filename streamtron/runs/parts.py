@@ -9,22 +9,19 @@ from functools import partial
 from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple
 
-from streamtron.core.config import Settings, label_weights
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import RoundDone
-from streamtron.core.executor import LocalParts, Parts, Scans
-from streamtron.core.rows import COLUMN_MAX, Label
-from streamtron.data import ReaderConfig, ShardFile, ShardSource, SourceFacts, facts_of
-from streamtron.runs.learners import (
-    ClassWeights,
-    Training,
-    against_rest,
-    balanced,
-    read_to_end,
-    restore_finished,
-    weigh_labels,
-)
-from streamtron.solver.checkpoint import Resumed, State, densify
+from streamtron.core.executor import Executor, LocalParts, Parts, Scans
+from streamtron.core.rows import Facts, Label
+from streamtron.core.threads import open_threads
+from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile, ShardRecord
+from streamtron.runs.learners import Training, make_learners
+from streamtron.runs.memory import DataSize, fits_in_memory, size_of
+from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
 from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leave_counts
 from streamtron.solver.many_parts import ManyParts
@@ -37,26 +34,32 @@ MOST_PARTS = 64
 
 
 class PartPlan(NamedTuple):
-    """What a part is made of: its shards, and how they are read and trained on.
+    """What a part is made of: its shards, how they are read, where their prepared files are, and
+    where its state is saved, see ``Part``; and what is known of all rows, see ``Dataset``.
 
-    ``labels`` : the only ones there may be, None = as they come. ``path`` : where its state is
-    saved, see ``Part``. ``threads`` : that parse text. ``most_labels``, ``seen`` : as of a source.
+    ``threads`` : that read its rows into memory. ``fingerprints`` : of all shards, by their names.
     """
 
     shards: tuple[ShardFile, ...]
     settings: Settings
     reading: ReaderConfig
-    labels: tuple[Label, ...] | None
-    weights: ClassWeights | None
     cache_dir: str
     path: str
     threads: int
-    most_labels: int | None
-    seen: Mapping[str, str]
+    labels: tuple[Label, ...]
+    facts: Facts
+    numbers: NDArray[np.uint32]
+    fingerprints: Mapping[str, str]
 
 
 OpenParts = Callable[[Sequence[PartPlan], Scans], AbstractContextManager[Parts]]
-"""Opens parts, where they are to be: new ones, or restored after so many scans of each problem."""
+"""Opens parts, where they are to be: new ones, or restored after so many scans of each problem. One
+that has an ``executor`` wants the shards to be prepared by that, see ``executor_of``."""
+
+
+def executor_of(open_parts: OpenParts | None) -> Executor | None:
+    """Return what prepares the shards where the parts will be; None = threads of this process."""
+    return getattr(open_parts, "executor", None)
 
 
 def with_parts(settings: Settings, shards: Sequence[ShardFile], *, workers: bool) -> Settings:
@@ -113,31 +116,27 @@ def deal(shards: Sequence[ShardFile], parts: int) -> list[tuple[ShardFile, ...]]
     ends = list(accumulate(shard.size for shard in shards))
     borders = [0]
     for number in range(1, parts):
-        wanted, left = ends[-1] * number / parts, len(shards) - (parts - number)
+        border, left = ends[-1] * number / parts, len(shards) - (parts - number)
         choices = range(borders[-1] + 1, left + 1)
-        borders.append(min(choices, key=lambda k: abs(ends[k - 1] - wanted)))
+        borders.append(min(choices, key=lambda k: abs(ends[k - 1] - border)))
     return [tuple(shards[a:z]) for a, z in pairwise([*borders, len(shards)])]
 
 
-def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) -> Part:
-    """Open a part, new or restored after so many scans of each problem. ``most_columns`` : more are
-    refused where they are read."""
-    settings = plan.settings
-    source = ShardSource(
-        plan.shards,
-        plan.reading,
-        cache_dir=plan.cache_dir,
-        threads=plan.threads,
+def open_part(plan: PartPlan, scans: Scans) -> Part:
+    """Open a part, new or restored after so many scans of each problem."""
+    expected = Expected(
         classes=plan.labels,
-        most_labels=plan.most_labels,
-        fingerprints=plan.seen,
-        most_columns=most_columns,
-        allow_duplicate=settings.allow_duplicate,
+        fingerprints=dict(plan.fingerprints),
+        allow_duplicate=True,
         allow_empty=True,
-        on_bad_shard=settings.on_bad_shard,
-        keep_buffers=False,
     )
-    part = Part(source, settings, plan.weights, plan.path)
+    how = Preparing(plan.cache_dir, plan.threads)
+    data = Dataset.prepare(plan.shards, plan.reading, how, expected, plan.numbers)
+    data.facts = plan.facts
+    if fits_in_memory(plan.settings, size_of(data)):
+        with open_threads(plan.threads):
+            data.load()
+    part = Part(data, make_learners(data, plan.settings), plan.path)
     if scans is not None:
         part.restore(scans)
     return part
@@ -145,10 +144,10 @@ def open_part(plan: PartPlan, scans: Scans, most_columns: int = COLUMN_MAX + 1) 
 
 class PartsTraining(NamedTuple):
     """A training on the parts of its settings, where ``open_parts`` has them, None = in this
-    process. They keep flat copies of their shards in ``cache``, their states in ``directory``."""
+    process. They keep their states in ``directory``."""
 
-    training: Training[ShardSource]
-    cache: str
+    training: Training
+    data: Dataset
     directory: str
     open_parts: OpenParts | None
 
@@ -163,11 +162,12 @@ class PartsTraining(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """Planned parts; the learners that train on them, as they were after their last readings, none
-    where they are new; and where a run is resumed."""
+    """Planned parts, and the learners that train on them. ``scans`` : the readings after which both
+    are as they are, None = they are new. ``resumed`` : where a run is resumed."""
 
     plans: list[PartPlan]
     learners: list[Learner]
+    scans: Scans = None
     resumed: Resumed | None = None
 
 
@@ -186,55 +186,58 @@ def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iter
 
 def plan_new(job: PartsTraining, state: State | None = None) -> Planned:
     """Plan the training of new learners, or of those of ``state``, of a run to resume."""
-    source, settings = job.training.source, job.training.settings
+    settings = job.training.settings
     check_settings(settings)
-    learners: list[Learner] = []
-    resumed = None
-    if state is not None:
-        learners = restore_finished(state, settings, source.labels, None)
-        for learner in learners:
-            densify(learner)
-        reopened = [learner for learner in learners if reopen(learner)]
-        resumed = Resumed(state.reading, state.chunks, (), reopened)
-    labels = source.labels if learners else None  # whose order is that of the learners
-    return Planned(_plans_of(job, labels, weighed=bool(learners)), learners, resumed)
+    learners = make_learners(job.data, settings)
+    if state is None:
+        return Planned(_plans_of(job), learners)
+    new = iter(learners)
+    learners = state.learners(lambda _: next(new))
+    resumed = Resumed(state.reading, [learner for learner in learners if reopen(learner)])
+    return Planned(_plans_of(job), learners, _readings_of(learners), resumed)
 
 
 def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[str, Any]]:
     """Train on planned parts; return the finished learners with the counts of all rows, in the
-    order of ``source.labels``, and what the report has of parts."""
-    training, source = job.training, job.training.source
-    plans, learners, resumed = planned
-    readings = [learner.progress.reading for learner in learners]
-    with job.opened(plans, readings or None) as parts:
+    order of the data's labels, and what the report has of parts."""
+    training = job.training
+    plans, learners, scans, resumed = planned
+    with job.opened(plans, scans) as parts:
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
-        data = ManyParts(
-            parts,
-            learners,
-            training.settings,
-            source.labels,
-            training.listen,
-            training.checkpointer,
-            meet=lambda: source.meet(parts(Part.describe, _facts)),
-            ended=lambda: source.take(parts(Part.describe, _facts)),
-        )
-        train(data, resumed)
+        train(ManyParts(parts, learners, training.listen, training.checkpointer), resumed)
     take_saved_counts(job.directory, training.settings, learners)
+    _count_readings(job, plans, learners)
     return learners, {"parts": len(plans), **_report(parts)}
 
 
-def _weighed(source: ShardSource) -> tuple[tuple[float, dict[Label, float]], int, int]:
-    """Return what the labels weigh, and how many nonzeros and bytes were read for that."""
-    return weigh_labels(source), source.nonzeros_read, source.bytes_read
+def _count_readings(
+    job: PartsTraining, plans: Sequence[PartPlan], learners: Sequence[Learner]
+) -> None:
+    """Count as read of the data what the parts have read: where memory holds all their rows, these
+    once, which is a part of preparing them."""
+    data, readings = job.data, max(learner.progress.readings for learner in learners)
+    held = read = 0
+    for plan, shards in zip(plans, _records_of(job, plans), strict=True):
+        rows, nonzeros = (sum(getattr(s, name) for s in shards) for name in ("rows", "nonzeros"))
+        if fits_in_memory(plan.settings, DataSize(rows, data.columns, nonzeros)):
+            held += nonzeros
+        else:
+            read += readings * nonzeros
+    read += max(0, held - data.nonzeros_read)
+    data.nonzeros_read += read
+    data.bytes_read += data.bytes * read // max(data.nonzeros, 1)
 
 
-def _facts(source: ShardSource) -> SourceFacts:
-    """Return what a source knows, which it reads for that if it has not been read."""
-    if source.info is None:
-        read_to_end(source)
-    return facts_of(source)
+def _records_of(job: PartsTraining, plans: Sequence[PartPlan]) -> Iterator[list[ShardRecord]]:
+    """Yield the records of the shards of each part."""
+    records = iter(job.data.manifest.shards)
+    return ([*islice(records, len(plan.shards))] for plan in plans)
+
+
+def _readings_of(learners: Sequence[Learner]) -> list[int]:
+    return [learner.progress.reading for learner in learners]
 
 
 def take_saved_counts(
@@ -252,31 +255,26 @@ def _state_path(directory: str | os.PathLike[str], number: int) -> str:
     return os.path.join(os.path.abspath(directory), f"part-{number:04d}")
 
 
-def plan_changed(
-    job: PartsTraining, learners: list[Learner], counted: Sequence[Pieces], rows: Sequence[int]
-) -> Planned:
+def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[Pieces]) -> Planned:
     """Plan to train learners of a changed run on, from their weights and the counts ``counted`` of
-    each. ``rows`` : how many the source's first shards have, all that have a count."""
-    source, settings = job.training.source, job.training.settings
+    each, by the numbers of the data's rows."""
+    settings = job.training.settings
     check_settings(settings)
     os.makedirs(job.directory, exist_ok=True)
-    plans = _plans_of(job, source.labels)
-    rows_left = iter(rows)
-    sizes = [sum(islice(rows_left, len(plan.shards))) for plan in plans]
+    plans = _plans_of(job)
+    sizes = [sum(shard.rows for shard in records) for records in _records_of(job, plans)]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
-        progress, positive = learner.progress, learner.targets.positive
+        progress = learner.progress
         learner.best.propose(learner.best.augmented)
         choose_mode(learner, "scan")
         leave_counts(learner, Counts())
         hold_elsewhere(learner, 0)
         which = number if settings.one_vs_rest else None
-        weights = plans[0].weights if which is None else against_rest(plans[0].weights, positive)
-        for plan, counts in zip(plans, split(pieces, sizes), strict=True):
+        center, rho = learner.targets.center, learner.augmentation
+        for plan, rows, counts in zip(plans, sizes, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
-            label = next(iter(source.labels), None) if positive is None else positive
-            center = learner.extent.center or 0.0
-            write_first_state(path, counts, progress.b, label, weights, center)
-    return Planned(plans, learners)
+            write_first_state(path, counts, rows, progress.b, center, rho)
+    return Planned(plans, learners, _readings_of(learners))
 
 
 def _report(parts: Parts) -> dict[str, Any]:
@@ -297,39 +295,25 @@ def _report(parts: Parts) -> dict[str, Any]:
     }
 
 
-def _plans_of(
-    job: PartsTraining, labels: Sequence[Label] | None, *, weighed: bool = False
-) -> list[PartPlan]:
-    """Return the plan of every part; a reading of its own finds the balanced weights of the labels
-    in all parts, if the settings want them and they are not ``weighed``."""
-    source, settings, threads = job.training.source, job.training.settings, job.threads
+def _plans_of(job: PartsTraining) -> list[PartPlan]:
+    """Return the plan of every part."""
+    data, settings = job.data, job.training.settings
     assert settings.parts is not None
     part_settings = settings.but(
         active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
     )
-    weights: ClassWeights | None = label_weights(settings) or None
-    reading = source.resolve()
-    plans = [
+    return [
         PartPlan(
             shards,
             part_settings,
-            reading,
-            None if labels is None else tuple(labels),
-            weights,
-            os.path.abspath(job.cache),
+            data.reading,
+            os.path.abspath(data.directory),
             _state_path(job.directory, number),
-            max(1, threads // settings.parts),
-            source.most_labels,
-            source.seen,
+            max(1, job.threads // settings.parts),
+            tuple(data.labels),
+            data.facts,
+            data.numbers,
+            data.seen,
         )
-        for number, shards in enumerate(deal(source.shards, settings.parts))
+        for number, shards in enumerate(deal(data.shards, settings.parts))
     ]
-    if settings.class_weight != "balanced" or weighed:
-        return plans
-    with job.opened(plans, None) as parts:
-        facts = parts(Part.describe, _weighed)
-    for _, nonzeros, size in facts:
-        source.nonzeros_read += nonzeros
-        source.bytes_read += size
-    weights = balanced(weighed_labels for weighed_labels, _, _ in facts)
-    return [plan._replace(weights=weights) for plan in plans]

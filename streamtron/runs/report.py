@@ -23,7 +23,7 @@ from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
 from streamtron.core.text import label_meant, label_text, short
-from streamtron.data import Manifest, ShardFile, ShardSource, Skipped, deletions
+from streamtron.data import Dataset, Manifest, ShardFile, Skipped, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
@@ -70,22 +70,22 @@ class Outcome:
 
 
 def build_outcome(
-    source: ShardSource,
+    data: Dataset,
     learners: Sequence[Learner],
     settings: Settings,
     seconds: float,
     *,
-    readings: float | None = None,
-    before: tuple[LinearModel, Manifest, Sequence[ShardFile]] | None = None,
+    readings: float,
+    preparing: float = 0.0,
+    more_bytes: int = 0,
 ) -> Outcome:
     """Build the outcome of finished learners; class weights for an unknown label are a
     SettingsError.
 
-    ``readings`` : of these learners alone; None = all readings of the source. ``before`` : model,
-    manifest and shards of a run that the source's rows were added to.
+    ``readings`` : of these learners. ``preparing`` : seconds of it. ``more_bytes`` : read beside
+    the data.
     """
-    labels, manifest = list(source.labels), source.manifest
-    assert manifest is not None
+    labels = list(data.labels)
     names = [name for name in label_weights(settings) if isinstance(name, str)]
     if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
         has = " and ".join(label_text(label, quote=True) for label in labels[:10])
@@ -93,25 +93,18 @@ def build_outcome(
             f"class-weight names the label {short(unknown[0])}, the data has {has}. Name those."
         )
     learners = in_order(learners, labels, settings)
-    model = _model(source, learners, settings, before and before[0])
-    shards = [*source.shards]
-    if before is not None:
-        _, first, files = before
-        added = (
-            replace(shard, first_row=shard.first_row + first.rows) for shard in manifest.shards
-        )
-        manifest, shards = Manifest((*first.shards, *added)), [*files, *shards]
     read: dict[str, Any] = {
-        "readings": source.readings if readings is None else readings,
+        "readings": readings,
         "seconds": seconds,
-        "bytes_read": source.bytes_read,
+        "bytes_read": data.bytes_read + more_bytes,
+        "preparing": preparing,
     }
-    if (layout := source.reading.settled) and layout.unused is not None:
-        recipe = source.reading.recipe if layout.layout == "recipe" else None
-        features = recipe.summary if recipe else list(source.reading.features or ())
+    if (layout := data.reading.settled) and layout.unused is not None:
+        recipe = data.reading.recipe if layout.layout == "recipe" else None
+        features = recipe.summary if recipe else list(data.reading.features or ())
         read |= {"features": features, "columns_not_used": dict(layout.unused)}
-    deleted = deletions_of(shards)
-    return outcome_of(read, model, learners, settings, manifest, source.skipped, deleted)
+    model, deleted = _model(data, learners, settings), deletions_of(data.shards)
+    return outcome_of(read, model, learners, settings, data.manifest, data.skipped, deleted)
 
 
 def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
@@ -132,6 +125,10 @@ def outcome_of(
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
     reports = [_report_of(learner, skipped, excluded) for learner in learners]
     stop_reason = max((entry["stop_reason"] for entry in reports), key=STOP_REASONS.index)
+    read, phases = dict(read), dict.fromkeys(("preparing", *PHASES), 0.0)
+    phases["preparing"] = read.pop("preparing", 0.0)
+    for name in PHASES:
+        phases[name] += sum(learner.progress.phases[name] for learner in learners)
     report: dict[str, Any] = {
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
@@ -139,7 +136,7 @@ def outcome_of(
         "columns": model.columns,
         "full_epochs": max(entry["full_epochs"] for entry in reports),
         "visits": sum(k.progress.visited for k in learners) / max(manifest.nonzeros, 1),
-        "phases": {name: sum(k.progress.phases[name] for k in learners) for name in PHASES},
+        "phases": phases,
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "stop_reason": stop_reason,
@@ -239,19 +236,18 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
     return -1.0 if not settings.one_vs_rest and labels and labels[0] == classes[0] else 1.0
 
 
-def _model(
-    source: ShardSource, learners: Sequence[Learner], settings: Settings, before: LinearModel | None
-) -> LinearModel:
-    classes = tuple(sorted(source.labels))
+def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> LinearModel:
+    """Make the model of learners, in the columns' own numbers, the base taken off."""
+    classes = tuple(sorted(data.labels))
     two = len(learners) == 1 and not settings.multilabel
-    sign = sign_of_learner(source.labels, classes, settings)
-    base = source.index_base if before is None else before.index_base
-    width = max(source.width - (base or 0), 0 if before is None else before.columns)
-    sparse_weights = [learner.best.nonzero(base or 0, width) for learner in learners]
-    certificates = [certificate_of(learner, source.skipped) for learner in learners]
+    sign = sign_of_learner(data.labels, classes, settings)
+    base = data.index_base
+    numbers = data.numbers.astype(np.int64) - base
+    kept = [_nonzero(learner, numbers) for learner in learners]
+    certificates = [certificate_of(learner, data.skipped) for learner in learners]
     balls = [
-        _ball(learner, proven, *weights, base or 0)
-        for learner, proven, weights in zip(learners, certificates, sparse_weights, strict=True)
+        _ball(learner, proven, ranks, learner.best.weights[ranks])
+        for learner, proven, ranks in zip(learners, certificates, kept, strict=True)
     ]
     offsets = None
     if all(balls):
@@ -259,12 +255,15 @@ def _model(
         proven_balls = zip(learners, certificates, filter(None, balls), strict=True)
         for learner, proven, (_, ball) in proven_balls:
             proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
-    starts = np.cumsum([0, *(len(columns) for columns, _ in sparse_weights)])
-    columns, values = map(np.concatenate, zip(*sparse_weights, strict=True))
-    del sparse_weights
+    starts = np.cumsum([0, *map(len, kept)])
+    columns = np.concatenate([numbers[ranks] for ranks in kept]).astype(np.uint32)
+    values = np.concatenate(
+        [learner.best.weights[ranks] for learner, ranks in zip(learners, kept, strict=True)]
+    )
     values *= sign
     bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
-    bias += [learner.extent.center or 0.0 for learner in learners]
+    bias += [learner.targets.center for learner in learners]
+    width = max(data.width - base, 0)
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,
@@ -272,21 +271,29 @@ def _model(
         # the vocabulary is in the reader's contract; the path of its file is not stored
         settings=settings.but(vocabulary=None).to_dict(),
         certificate=certificates[0] if two else joint_certificate(certificates),
-        reading={**source.reading.contract(), "index_base": base},
+        reading={
+            **replace(data.reading, multiclass=settings.multiclass).contract(),
+            "index_base": base,
+        },
         offsets=offsets,
     )
+
+
+def _nonzero(learner: Learner, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the ranks of the columns that have a weight, by rising column numbers."""
+    ranks = np.flatnonzero(learner.best.weights[: len(numbers)])
+    return ranks[np.argsort(numbers[ranks], kind="stable")]
 
 
 def _ball(
     learner: Learner,
     proven: Mapping[str, Any],
-    columns: NDArray[np.uint32],
+    ranks: NDArray[np.int64],
     values: NDArray[np.float64],
-    first: int,
 ) -> tuple[NDArray[np.float16], dict[str, float]] | None:
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
-    weights in ``columns``, numbered from column ``first`` on, are ``values``; None if its last scan
-    has not summed the weights of its dual point."""
+    weights in the columns of ``ranks`` are ``values``; None if its last scan has not summed the
+    weights of its dual point."""
     if learner.frozen is None or not proven["primal_objective"]:
         return None
     sums = copy.copy(learner.frozen.scan_sums)
@@ -294,10 +301,9 @@ def _ball(
     dual, (factor, rounding) = dual_of(sums)[0], dual_weights(sums)
     if rounding == math.inf or dual != proven["dual_objective"]:
         return None
-    numbers = columns.astype(np.int64) + first
-    beyond = np.append(sums.fresh, np.zeros(int(numbers.max(initial=0)) + 1))
-    v = factor * beyond[numbers]
-    beyond[numbers] = 0.0
+    beyond = sums.fresh.copy()
+    v = factor * beyond[ranks]
+    beyond[ranks] = 0.0
     length = factor * math.sqrt(kernels.square_sum(beyond))
     duals = v, factor * sums.fresh_bias
     return ball_of((values, learner.best.bias), duals, length, rounding, proven)
@@ -317,7 +323,7 @@ def _report_of(
         "full_epochs": learner.progress.full_epochs,
         "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
         "stop_reason": learner.progress.finished,
-        "radius": math.sqrt(learner.extent.sq_radius),
+        "radius": math.sqrt(learner.bounds.sq_radius),
         "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],

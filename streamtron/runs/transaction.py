@@ -100,7 +100,7 @@ def _read(path: Path) -> list[str]:
     try:
         [(key, names)] = dict(parse_json(text)).items()
         if key != "remove" or not isinstance(names, list) or not all(map(_is_name, names)):
-            raise ValueError("wanted are bare names of files in the run")
+            raise ValueError("expected bare names of files in the run")
         return names
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: not the plan of a change ({error}). Fit anew.") from error

@@ -31,8 +31,9 @@ def update(
 
     The new shards are appended; old counts are kept, new ones start at 0. Few new rows (a quarter
     of the bytes at most) are first read alone and solved with all other counts fixed: if a scan of
-    them certifies the weights, no old shard is read. Otherwise all are: about 2 readings. A run on
-    several parts gets one more for each new shard, up to 64, and reads all rows. A shard whose
+    them certifies the weights, no old row is read. Otherwise all are: about 2 readings, or one
+    where memory holds all rows. A run on several parts gets one more for each new shard, up to 64,
+    and reads all rows. A shard whose
     bytes the run has is skipped and listed in the report as ``already_in_run``. An interrupted call
     leaves the run as it was or completely changed, and may be repeated.
 
@@ -64,8 +65,7 @@ def update(
     with EditableRun.opened(run, machine, listen, open_parts, **changes) as target:
         added, already = _new_shards(as_paths(shards), target)
         report = target.check_report(report, [shard.path for shard in added])
-        rows = [shard.rows for shard in target.manifest.shards]
-        changed = RowChange([*target.shards, *added], rows, added) if added else None
+        changed = RowChange([*target.shards, *added], added) if added else None
         return target.finish(changed, report, already_in_run=already)
 
 
@@ -109,7 +109,7 @@ def _fingerprints(shards: Sequence[ShardFile], target: EditableRun) -> dict[str,
     known = {(r.path, r.bytes, r.mtime_ns): r.fingerprint for r in records}
     fingerprints = {s.path: known.get((s.path, s.size, s.mtime_ns)) for s in shards}
     unsure = [s for s in shards if fingerprints[s.path] is None and s.size in sizes]
-    with ShardSource(unsure, target.reading, cache_dir=None) as source:
+    with ShardSource(unsure, target.reading) as source:
         pairs = source.fingerprints()
     digests = {file.path: digest for file, (_, digest) in zip(unsure, pairs, strict=True)}
     return fingerprints | digests

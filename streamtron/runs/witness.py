@@ -105,6 +105,19 @@ class Witness(NamedTuple):
         """Rows of every shard."""
         return tuple(shard.rows for shard in self.shards)
 
+    def of(self, manifest: Manifest) -> Witness:
+        """Return the same in the order of these shards, of which it is the witness; see
+        ``ordered_as``. Another number of rows in one of them is a DataError."""
+        known = self.ordered_as([(shard.name, shard.fingerprint) for shard in manifest.shards])
+        for shard, rows in zip(manifest.shards, known.shard_rows, strict=True):
+            if shard.rows != rows:
+                compared = "more" if shard.rows > rows else "fewer"
+                raise DataError(
+                    f"{shard.name}: it holds {shard.rows} rows, {compared} than the {rows} that "
+                    "are known of it. Give the shards as the witness has them."
+                )
+        return known
+
     def ordered_as(self, shards: Sequence[tuple[str, str]]) -> Witness:
         """Return the same with the shards in the order of these, (name, fingerprint). Of shards
         with one fingerprint the first given is the first written. Other shards are a DataError."""

@@ -106,6 +106,8 @@ def solve(
     """
     rule, counts, objective = problem.rule, problem.counts.copy(), problem.objective_at_b
     exact |= newton_only
+    if problem.remainder is None and not (problem.running.steps or newton_only):
+        problem.mini_epoch()
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
     ascent.newton_first = newton_only or (ascent.direct and problem.running.steps > 0)
     if best is not None:
@@ -209,7 +211,7 @@ class _Ascent:
         problem, solution = self.problem, self.solution
         if problem.remainder is None and solution.v is not None and not self.refined:
             if problem.active.nonzeros <= SMALL:
-                v, alpha = problem.minimise(solution.v, EXACT**2, narrow=True)
+                v, alpha = problem.minimise(solution.v, EXACT**2)
                 self.consider(v, newton.FLAT)
                 if problem.loss.loss.zone:  # whose α the weights do not tell
                     problem.round_dual(alpha)

@@ -1,45 +1,41 @@
 """Add rows to a run that has ended, or take rows away, before it is trained further.
 
-``begin_change`` first; then ``add_rows`` or ``take_counts``; then training."""
+``renumber`` first, where columns have other ranks; then ``begin_change``; then ``add_rows`` or
+``take_counts``; then training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted
-from streamtron.core.rows import Chunk, ChunkSource
+from streamtron.core.rows import Chunk, Data
 from streamtron.solver import order
-from streamtron.solver.checkpoint import densify
 from streamtron.solver.duals import Counts, Pieces
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
     begin_again,
-    begin_stage,
     choose_mode,
     enter,
+    release_rows,
     replace_counts,
     scan_next,
     train_next,
 )
-from streamtron.solver.reading import solve_block, solve_in_memory, tell_done, visit_rows
+from streamtron.solver.reading import solve_in_memory, tell_done, visit_rows
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
-from streamtron.solver.vectors import cut, resized
-from streamtron.solver.working_set import release_rows
 
 
 def begin_change(learner: Learner, *, only_more: bool) -> None:
-    """Prepare a finished learner for more rows, or fewer: its vectors are whole, nothing is proven
-    any more, and no rows are in memory. ``only_more`` : rows are only added, and no weight of a row
-    changes, so that the last scan still holds for the rows that it read."""
-    densify(learner)
+    """Prepare a finished learner for more rows, or fewer: nothing is proven any more, and no rows
+    are in memory. ``only_more`` : rows are only added, and no weight of a row changes, so that the
+    last scan still holds for the rows that it read."""
     begin_again(learner, keep_scan=only_more and _scan_holds(learner))
 
 
@@ -64,7 +60,7 @@ def _scan_holds(learner: Learner) -> bool:
 
 
 def add_rows(
-    source: ChunkSource,
+    data: Data,
     learners: Sequence[Learner],
     settings: Settings,
     first_row: int,
@@ -75,23 +71,23 @@ def add_rows(
     learner has finished if that certifies the best weights for all rows.
 
     The counts of the others are not optimal any more; but the readings of all rows that follow are
-    fewer by a third (measured on RCV1 at C = 50). ``source`` numbers its rows from 0; the first one
-    is row ``first_row`` of the whole data.
+    fewer by a third (measured on RCV1 at C = 50). ``data`` numbers its rows from 0; its first row
+    is row ``first_row`` of all.
     """
     for learner in learners:
         choose_mode(learner, "train")
         enter(learner, Regime.BLOCKS)
         learner.progress.begin_reading(0, learner.mode)
-    for chunk in _read(source, first_row, listen, 0, "new rows", len(learners)):
+    for chunk in _read(data, first_row, listen, 0, "new rows", len(learners)):
         positions = order.visiting_order(settings, 0, chunk)
         for learner in learners:
             _visit_new_rows(learner, chunk, positions)
-    rows = sum(block.rows for block in source.blocks)
+    rows = sum(block.rows for block in data.blocks)
     for learner in learners:
         _solve_new_rows(learner)
         tell_done(0, rows, learner, listen)
     scans = [(learner, frozen) for learner in learners if (frozen := learner.frozen)]
-    for chunk in _read(source, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
+    for chunk in _read(data, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
         for learner, frozen in scans:
             counts = learner.counts.take_ranges(chunk.ranges)
             frozen.scan(chunk.rows, learner.targets(chunk), counts, learner.augmentation)
@@ -104,12 +100,12 @@ def add_rows(
 
 
 def _read(
-    source: ChunkSource, first_row: int, listen: Listener, reading: int, purpose: str, problems: int
+    data: Data, first_row: int, listen: Listener, reading: int, purpose: str, problems: int
 ) -> Iterator[Chunk]:
     """Yield the chunks of new rows, numbered as in the whole data, and tell how far it is."""
     listen(ReadingStarted(reading, purpose, None, None, problems))
     rows = nonzeros = 0
-    for chunk in source.chunks():
+    for chunk in data.chunks():
         ranges = tuple((first_row + start, first_row + stop) for start, stop in chunk.ranges)
         yield replace(chunk, ranges=ranges)
         rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
@@ -118,12 +114,8 @@ def _read(
 
 
 def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-    targets = learner.targets_of(chunk)
-    learner.observe(chunk, targets)
-    if learner.progress.stage_number < 0:
-        begin_stage(learner)
-    for _ in visit_rows(learner, chunk, positions, targets):
-        drive(solve_block(learner))
+    for _ in visit_rows(learner, chunk, positions, learner.targets(chunk)):
+        drive(solve_in_memory(learner))
 
 
 def _solve_new_rows(learner: Learner) -> None:
@@ -151,21 +143,3 @@ def take_counts(learner: Learner, pieces: Pieces) -> None:
     for numbers, values in pieces:
         counts.put(numbers, values)
     replace_counts(learner, counts)
-
-
-def narrow(learner: Learner, columns: int) -> None:
-    """Cut a finished learner's vectors to so many columns: no row has the others any more."""
-    done: dict[int, Any] = {}  # one array stays one
-
-    def narrowed(w: Any) -> Any:
-        return done.setdefault(id(w), cut(w, columns))
-
-    running, best, frozen = learner.running, learner.best, learner.frozen
-    running.w = narrowed(running.w)
-    if (expansion := learner.expansion) is not None:
-        expansion.v = resized(expansion.v, columns)
-    best.cut(narrowed(best.w), columns)
-    if frozen is not None:
-        sums = frozen.scan_sums
-        frozen.w, sums.fresh = narrowed(frozen.w), narrowed(sums.fresh)
-        sums.sq_columns = None if sums.sq_columns is None else narrowed(sums.sq_columns)

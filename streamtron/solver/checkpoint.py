@@ -1,5 +1,4 @@
-"""The state of a run between two chunks, as JSON and arrays, and the run resumed from it; and
-learners out of training, which hold vectors by their nonzeros.
+"""The state of a run after a reading, as JSON and arrays.
 
 Only the classes named in ``_KNOWN`` are ever built, from their fields alone: nothing in a file is
 executed."""
@@ -8,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,21 +16,18 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
-from streamtron.core.config import Settings
-from streamtron.core.errors import DataError, FileDamaged
+from streamtron.core.errors import FileDamaged
 from streamtron.core.losses import Loss
-from streamtron.core.rows import Chunk, ChunkSource, Label
+from streamtron.core.rows import Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.sealed import Streamed
-from streamtron.solver import order
 from streamtron.solver.duals import Counts
-from streamtron.solver.hessian import Expansion, Outside
-from streamtron.solver.learner import Learner, enter
+from streamtron.solver.hessian import Expansion
+from streamtron.solver.learner import Learner, take_center
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime, Stage
-from streamtron.solver.targets import Extent
-from streamtron.solver.vectors import SparseVector, Vector, dense, is_vector, smaller
+from streamtron.solver.vectors import dense
 from streamtron.solver.weights import WeightState
 
 _KNOWN = (
@@ -40,10 +35,8 @@ _KNOWN = (
     BestWeights,
     Certificate,
     Expansion,
-    Extent,
     Frozen,
     Loss,
-    Outside,
     Progress,
     ReadingBounds,
     ScanSums,
@@ -53,64 +46,32 @@ _KNOWN = (
 )
 _CLASSES: dict[str, type] = {known.__name__: known for known in _KNOWN}
 
-_NOT_STATE = ("settings", "targets", "pool", "active", "keepers")
-"""What a learner is made from, and rows, which are read again."""
-
-_PLACES = (
-    ("running", "w"),
-    ("best", "w"),
-    ("best", "candidate"),
-    ("best.average", "total"),
-    ("frozen", "w"),
-    ("frozen.scan_sums", "fresh"),
-    ("frozen.scan_sums", "low"),
-    ("frozen.scan_sums", "sq_columns"),
-    ("outside", "v"),
-    ("expansion", "v"),
-)
-"""Where a learner holds vectors of one number a column; the last four may be None."""
-
-IN_FIELDS = frozenset(name for _, name in _PLACES)
-"""The names of these fields, in a checkpoint."""
-
-NOT_BEGUN = -1
-"""The number of chunks taken of a reading that has not begun."""
+_NOT_STATE = ("settings", "facts", "targets", "active", "keepers", "outside")
+"""What a learner is made from, and what it holds within a reading."""
 
 Arrays = dict[str, Any]
 
-_PLAIN, _ARRAYS, _LISTS = (bool, str, int), (np.ndarray, SparseVector), (list, tuple)
+_PLAIN, _LISTS = (bool, str, int), (list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of a run: all learners, as JSON and arrays, have taken ``chunks`` chunks of reading
-    ``reading``; ``NOT_BEGUN`` chunks between two readings."""
+    """The state of a run: all learners before reading ``reading``, as JSON and arrays."""
 
     reading: int
-    chunks: int
     content: dict[str, Any]
     arrays: Arrays
 
     @classmethod
     def of(
-        cls,
-        reading: int,
-        chunks: int,
-        learners: Sequence[Learner],
-        placeholders: Sequence[Learner] = (),
-        *,
-        group: tuple[int, int] | None = None,
+        cls, reading: int, learners: Sequence[Learner], *, group: tuple[int, int] | None = None
     ) -> State:
         """Take the state of learners, those of one class in the order of the candidates. Their
         arrays are not copied: it holds until they continue. ``group`` : the first learner and the
         one behind the last of those that train now; None = all train together."""
         encoder = Encoder()
-        content = {
-            "learners": [_encoded(learner, encoder) for learner in learners],
-            "placeholders": [_encoded(learner, encoder) for learner in placeholders],
-            "group": group,
-        }
-        return cls(reading, chunks, content, encoder.arrays)
+        content = {"learners": [_encoded(learner, encoder) for learner in learners], "group": group}
+        return cls(reading, content, encoder.arrays)
 
     @property
     def group(self) -> tuple[int, int] | None:
@@ -126,6 +87,11 @@ class State:
             return all(self.fields(number)["progress.finished"] is not None for number in numbers)
         return True
 
+    @property
+    def columns(self) -> int:
+        """How many columns the learners have."""
+        return len(self.arrays[self.fields(0)["running.w"]["array"]])
+
     def fields(self, number: int) -> dict[str, Any]:
         """The encoded fields of a learner by name, those of its objects as ``object.field``."""
         values = dict(self.content["learners"][number]["fields"]["dict"])
@@ -134,43 +100,46 @@ class State:
                 values |= {f"{name}.{field}": inner for field, inner in value["fields"]["dict"]}
         return values
 
-    def learners(
-        self, make: Callable[[Label | None], Learner], group: str
-    ) -> list[RestoredLearner]:
-        """Restore the ``"learners"`` or the ``"placeholders"``, their vectors as they are in the
-        file, see ``densify``; ``make`` gives a new one for a positive label. FileDamaged: the
-        content is no state."""
+    def learners(self, make: Callable[[Label | None], Learner]) -> list[Learner]:
+        """Restore the learners, which hold no rows; ``make`` gives a new one, of as many columns,
+        for a positive label. FileDamaged: the content is no state."""
         try:
-            return [self._restored(encoded, make) for encoded in self.content[group]]
+            return [self._restored(encoded, make) for encoded in self.content["learners"]]
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise FileDamaged(
                 f"a checkpoint that is whole, but no state of a run ({error!r}). "
                 "Begin anew with --overwrite."
             ) from error
 
-    def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> RestoredLearner:
+    def _restored(self, encoded: Any, make: Callable[[Label | None], Learner]) -> Learner:
         learner = make(encoded["positive"])
         fields = decode(encoded["fields"], self.arrays)
-        held = encoded["held"]
-        numbers = np.arange(held) if isinstance(held, int) else decode(held, self.arrays)
         _validate(learner, fields)
-        vars(learner).update(fields)
-        enter(learner, Regime(learner.regime))
+        vars(learner).update(fields, regime=Regime(fields["regime"]))
+        take_center(learner, float(encoded["center"]))
         learner.progress.restart_clock(learner.progress.seconds)
         for report in learner.progress.reports:
             report.restart_clock()
-        return RestoredLearner(learner, numbers.astype(np.int64))
+        return learner
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a run is resumed, see ``State``; and the learners that had finished, but by other
+    settings than now."""
+
+    reading: int
+    reopened: Sequence[Learner] = ()
 
 
 def _encoded(learner: Learner, encoder: Encoder) -> dict[str, Any]:
     if learner.finished is None:
         learner.progress.read_clock()
     fields = {name: value for name, value in vars(learner).items() if name not in _NOT_STATE}
-    positive, active = learner.targets.positive, learner.active
-    every_row = learner.regime == Regime.ALL_ROWS
+    targets = learner.targets
     return {
-        "positive": positive if isinstance(positive, float | str | bool) else None,
-        "held": len(active) if every_row else encoder.encode(active.numbers),
+        "positive": targets.positive,
+        "center": targets.center,
         "fields": encoder.encode(fields),
     }
 
@@ -179,111 +148,28 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
     """Raise ValueError where fields are missing, or arrays are not what kernels take unchecked."""
     if fields.keys() != vars(learner).keys() - set(_NOT_STATE):
         raise ValueError("other fields than a learner has")
-    running, frozen, outside = fields["running"], fields["frozen"], fields["outside"]
-    new, fresh = WeightState(), ScanSums(1.0, 0)
-    alike = [(running.scalars, new.scalars), (running.tallies, new.tallies)]
-    wide = [running.w]
+    running, frozen, best = fields["running"], fields["frozen"], fields["best"]
+    columns = learner.columns
+    new, fresh = WeightState(columns), ScanSums(1.0, columns)
+    alike = [(getattr(running, name), getattr(new, name)) for name in ("w", "scalars", "tallies")]
+    alike.append((best.w, new.w))
+    long = new.augmented(1.0)
+    averaged = best.average.total if best.average.number else None
+    alike += [(vector, long) for vector in (best.candidate, averaged) if vector is not None]
     if frozen is not None:
-        scan_sums = frozen.scan_sums
-        alike += [(getattr(scan_sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
-        wide += [frozen.w, scan_sums.fresh]
-        wide += [] if scan_sums.sq_columns is None else [scan_sums.sq_columns]
-    lengths = [(vector, len(running.w)) for vector in wide]
-    if outside is not None:
-        size, columns = len(outside.linear), outside.columns
-        lengths += [(outside.v, len(running.w) + 1), (outside.linear, size)]
-        alike += [(outside.gram, np.zeros((size, size))), (columns, np.arange(size - 1))]
-        if (np.diff(columns, prepend=-1) <= 0).any() or columns.max(initial=-1) >= len(running.w):
-            raise ValueError("columns that are not there")
-    if (marks := fields["best"].marks) is not None:
-        alike.append((marks[:0], np.zeros(0, dtype=np.uint8)))
+        sums = frozen.scan_sums
+        alike += [(getattr(sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
+        alike += [(vector, new.w) for vector in (frozen.w, sums.fresh)]
+        alike += [] if sums.sq_columns is None else [(sums.sq_columns, new.w)]
+    if best.marks is not None:
+        alike.append((best.marks, np.zeros(columns, dtype=np.uint8)))
     if fields["expansion"] is not None:
-        lengths.append((fields["expansion"].v, len(running.w) + 1))
+        alike.append((fields["expansion"].v, long))
     if any(left.dtype != right.dtype or left.shape != right.shape for left, right in alike):
         raise ValueError("arrays of another kind or length")
-    if not all(is_vector(vector, length) for vector, length in lengths):
-        raise ValueError("vectors of another kind or length")
     unfinished = fields["progress"].finished is None
-    if unfinished and not math.isfinite(kernels.square_sum(dense(running.w))):
+    if unfinished and not math.isfinite(kernels.square_sum(running.w)):
         raise ValueError("weights that are no numbers")
-
-
-class RestoredLearner:
-    """A learner whose rows are still to be read again, in the order in which it held them.
-    ``knows_columns`` : whether its weights tell which columns there may be."""
-
-    def __init__(
-        self, learner: Learner, numbers: NDArray[np.int64], *, knows_columns: bool = True
-    ) -> None:
-        self.learner = learner
-        self._missing, self._knows_columns = numbers, knows_columns
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row is there."""
-        return not len(self._missing)
-
-    def take(self, chunk: Chunk) -> None:
-        """Hold the rows of a chunk that are next."""
-        learner = self.learner
-        columns = len(learner.running.w)
-        if self._knows_columns and chunk.width > columns:
-            raise DataError(
-                f"the checkpoint knows {columns} columns, the shards have column "
-                f"{chunk.width - 1}. Begin anew with --overwrite."
-            )
-        next_numbers, by_number = self._missing[: len(chunk)], np.argsort(chunk.numbers)
-        at = np.searchsorted(chunk.numbers, next_numbers, sorter=by_number)
-        places = by_number[np.minimum(at, len(chunk) - 1)]
-        matches = np.append(chunk.numbers[places] == next_numbers, False)
-        chosen = places[: int(matches.argmin())]
-        if not len(chosen):
-            return
-        targets = learner.targets_of(chunk)
-        if learner.regime == Regime.ALL_ROWS:
-            learner.active.share(learner.pool, chunk.rows, targets)
-        else:
-            learner.active.add(chunk.rows, chosen, targets.take(chosen))
-        self._missing = self._missing[len(chosen) :]
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """Where a run is resumed (see ``State``), and what its learners are to hold again."""
-
-    reading: int
-    chunks: int
-    held: Sequence[RestoredLearner]
-    reopened: Sequence[Learner] = ()
-    """learners that had finished, but by other settings than now"""
-
-    @property
-    def first(self) -> bool:
-        """Whether it is resumed within the first reading, which then begins anew: the chunks that
-        have been taken are only held again."""
-        return self.reading == 0 and self.chunks != NOT_BEGUN
-
-    def restore(self, chunk: Chunk) -> None:
-        """Hold the rows of a chunk of the first reading that had been taken."""
-        for held in self.held:
-            held.take(chunk)
-
-    def restore_rows(self, source: ChunkSource, settings: Settings) -> None:
-        """Read the rows that were held: all in the data's order, some in that of their reading."""
-        for chunk in source.chunks():
-            self.restore(chunk)
-        missing: dict[int, list[RestoredLearner]] = {}
-        for held in self.held:
-            learner = held.learner
-            if not held.complete and (learner.finished is None or learner in self.reopened):
-                missing.setdefault(learner.progress.reading, []).append(held)
-        for reading, waiting in missing.items():
-            groups = order.reading_order(settings, reading, source) or []
-            if reading == self.reading:
-                groups = groups[: self.chunks]
-            for chunk in source.chunks(groups):
-                for held in waiting:
-                    held.take(chunk)
 
 
 class Encoder:
@@ -299,7 +185,7 @@ class Encoder:
             return value
         if isinstance(value, float):
             return value if math.isfinite(value) else {"float": str(value)}
-        if isinstance(value, _ARRAYS):
+        if isinstance(value, np.ndarray):
             return {"array": self._name(value)}
         if isinstance(value, _LISTS):
             return [self.encode(item) for item in value]
@@ -314,7 +200,7 @@ class Encoder:
         fields = {field: getattr(value, field) for field in names}
         return {"class": name, "fields": self.encode(fields)}
 
-    def _name(self, array: NDArray[Any] | SparseVector | Streamed) -> str:
+    def _name(self, array: NDArray[Any] | Streamed) -> str:
         name = self._names.setdefault(id(array), f"{len(self._names):06d}")
         self.arrays[name] = array  # and keeps it alive, so that no other gets its id
         return name
@@ -333,7 +219,7 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     if "counts" in encoded:
         return Counts.of_gaps(*(arrays[name] for name in encoded["counts"]))
     if "dict" in encoded:
-        return {decode(key, arrays): _field(key, item, arrays) for key, item in encoded["dict"]}
+        return {decode(key, arrays): decode(item, arrays) for key, item in encoded["dict"]}
     known = _CLASSES[encoded["class"]]
     fields = decode(encoded["fields"], arrays)
     if fields.keys() != set(getattr(known, "__slots__", fields)):
@@ -342,58 +228,3 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     for name, value in fields.items():
         object.__setattr__(record, name, value)
     return record
-
-
-def _field(name: Any, encoded: Any, arrays: Arrays) -> Any:
-    """Decode a field; a vector of one number a column stays as it is in the file."""
-    if isinstance(encoded, dict) and "array" in encoded and name in IN_FIELDS:
-        return arrays[encoded["array"]]
-    return decode(encoded, arrays)
-
-
-def sparsify(learner: Learner) -> None:
-    """Hold the vectors of a learner that is not in training by their nonzeros, where that takes
-    fewer bytes. Vectors of the same columns share these."""
-    columns: NDArray[np.uint32] | None = None
-    done: dict[int, Vector | SparseVector] = {}  # one vector stays one
-    for holder, name in _vectors(learner):
-        vector = getattr(holder, name)
-        if isinstance(vector, np.ndarray):
-            smaller_vector = done[id(vector)] if id(vector) in done else smaller(vector, columns)
-            done[id(vector)] = smaller_vector
-            setattr(holder, name, smaller_vector)
-            if isinstance(smaller_vector, SparseVector):
-                columns = smaller_vector.columns
-
-
-def densify(learner: Learner) -> None:
-    """Hold the vectors of a learner whole, as training needs them."""
-    done: dict[int, Vector] = {}
-    for holder, name in _vectors(learner):
-        vector = getattr(holder, name)
-        if isinstance(vector, SparseVector):
-            if id(vector) not in done:
-                done[id(vector)] = vector.dense()
-            setattr(holder, name, done[id(vector)])
-
-
-def bytes_held(learner: Learner) -> int:
-    """Return how many bytes of vectors and counts a learner holds."""
-    arrays: dict[int, NDArray[Any]] = {}
-    for holder, name in _vectors(learner):
-        vector = getattr(holder, name)
-        if isinstance(vector, SparseVector):
-            arrays |= {id(array): array for array in (vector.columns, vector.values)}
-        elif vector is not None:
-            arrays[id(vector)] = vector
-    if learner.frozen is not None:
-        arrays[-1] = learner.frozen.scan_sums.bins
-    return sum(array.nbytes for array in arrays.values()) + learner.counts.nbytes
-
-
-def _vectors(learner: Learner) -> Iterator[tuple[Any, str]]:
-    """Yield where a learner holds vectors of one number a column: the object and the field."""
-    for path, name in _PLACES:
-        first, *_ = path.split(".")
-        if getattr(learner, first) is not None:
-            yield attrgetter(path)(learner), name

@@ -6,7 +6,7 @@ import mmap
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import writing_to
-from streamtron.core.rows import Label
 from streamtron.core.sealed import Streamed, read_sealed, write_sealed
-from streamtron.solver.stages import Regime
 
 PAGE = 4096
 """Rows a page: a page is held once one of its rows has a count."""
@@ -233,7 +231,7 @@ def _stretches(ranges: Ranges) -> Iterator[_Run]:
             first, done = first + rows, done + rows
 
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -254,47 +252,20 @@ def read_state(path: str) -> State:
     return content, arrays
 
 
-SavedArrays = tuple[NDArray[np.uint32], NDArray[np.int32]]
-"""Counts as ``Counts.gaps`` returns them."""
-
-
-def write_state(
-    path: str,
-    counts: Counts,
-    certified: SavedArrays | None,
-    held: NDArray[np.int64],
-    **content: Any,
-) -> None:
-    """Write the state of a part; ``certified`` : the counts that the last reading certified, if it
-    has changed them. ``held`` : the rows in memory, in their order there."""
+def write_state(path: str, counts: Counts, held: NDArray[np.int64], **content: Any) -> None:
+    """Write the state of a part; ``held`` : the rows that it keeps whatever a scan finds."""
     gaps, values = counts.streamed()
     arrays: dict[str, NDArray[Any] | Streamed] = {"gaps": gaps, "counts": values, "held": held}
-    if certified is not None:
-        arrays |= dict(zip(("certified.gaps", "certified.counts"), certified, strict=True))
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
 
 
 def write_first_state(
-    path: str,
-    counts: Counts,
-    b: float,
-    positive: Label | None,
-    class_weights: Mapping[Label, float] | None,
-    center: float,
+    path: str, counts: Counts, rows: int, b: float, center: float, rho: float
 ) -> None:
-    """Write the state of a part that has counts, in units of b, and has read no row."""
+    """Write the state of a part of so many rows that has counts, in units of b, and has read no
+    row."""
     write_state(
-        path,
-        counts,
-        None,
-        np.zeros(0, dtype=np.int64),
-        b=b,
-        positive=positive,
-        center=center,
-        shuffles=0,
-        regime=Regime.WORKING_SET,
-        rows=0,
-        class_weights=None if class_weights is None else [*class_weights.items()],
+        path, counts, np.zeros(0, np.int64), rows=rows, b=b, center=center, rho=rho, shuffles=0
     )
 
 

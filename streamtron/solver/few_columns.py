@@ -13,14 +13,14 @@ the quadratic is the loss itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
 from streamtron.core.penalty import Penalty
-from streamtron.core.rows import Chunk, Rows
+from streamtron.core.rows import Block, Chunk, Rows
 from streamtron.solver.held_loss import HeldLoss, Rounds, drive
 from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_directly
 from streamtron.solver.learner import (
@@ -32,7 +32,7 @@ from streamtron.solver.learner import (
 )
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
-from streamtron.solver.row_store import NarrowRows, fitting, mark_columns
+from streamtron.solver.row_store import NarrowRows, fitting
 from streamtron.solver.scan import counts_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
 from streamtron.solver.targets import Targets, costs
@@ -48,6 +48,9 @@ step more, and a reading costs many."""
 SPARSE = 3000
 """Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 72 MB: a
 model has more than a preconditioner's head (``benchmarks/sparse.py``)."""
+
+ENOUGH = 1 << 20
+"""Rows at most of which costs are counted: of more a quadratic costs no more a row."""
 
 FULL = 0.98
 """A model of more than this part of them wants others too."""
@@ -68,17 +71,19 @@ Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64],
 """Returns the weights of least P to a precision, and how many steps that took."""
 
 
-def worthwhile(learner: Learner, rows: Rows) -> bool:
-    """Whether a quadratic of all columns costs no more than a head may, on the rows held and those
-    of a chunk."""
+def worthwhile(learner: Learner, blocks: Sequence[Block]) -> bool:
+    """Whether a quadratic of all columns costs no more than a head may, on rows of about as many
+    nonzeros each."""
     settings = learner.settings
-    if learner.loss.zone or (settings.ratio and settings.parts):
+    if learner.loss.zone or not learner.progress.ascends:
+        return False
+    if settings.ratio and settings.parts:
         return False  # of a 1-norm a scan proves the dual point of the quadratic of all rows
-    marks = np.zeros(len(learner.running.w), dtype=bool)
-    mark_columns(learner.active.rows, marks)
-    mark_columns(rows, marks)
-    lengths = np.append(np.diff(learner.active.rows.indptr), np.diff(rows.indptr)) + 1
-    return solved_directly(lengths, int(np.count_nonzero(marks)) + 1)  # and the bias
+    rows = sum(block.rows for block in blocks)
+    nonzeros = sum(block.nonzeros for block in blocks)
+    columns = learner.columns + 1  # and the bias
+    lengths = np.full(min(rows, ENOUGH), nonzeros // max(rows, 1) + 1)
+    return solved_directly(lengths, columns)
 
 
 def begin(learner: Learner) -> None:
@@ -90,15 +95,13 @@ def begin(learner: Learner) -> None:
     else:
         v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
     primal = math.inf if known is None else known.primal
-    outside = Outside(v, primal, columns_that_matter(learner, v))
-    outside.meet(learner.active.rows)
-    begin_quadratic(learner, outside)
+    begin_quadratic(learner, Outside(v, primal, columns_that_matter(learner, v)))
 
 
 def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Return the columns, rising, of which the quadratic is where the penalty has a 1-norm and
     columns are many, or some are proven to weigh 0: of all others those with a weight in v, and the
-    largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: of all that occur."""
+    largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: of all."""
     sizes, zeros = np.abs(learner.running.w), learner.best.zeros
     if not learner.settings.ratio or (len(sizes) < HEAD and not len(zeros)):
         return None
@@ -129,16 +132,12 @@ def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
     return counts
 
 
-def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
-    """Hold the rows of a chunk that are near the margin, and add the others to the quadratic;
-    False: columns are no longer few."""
+def take_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
+    """Hold the rows of a chunk that are near the margin, and add the others to the quadratic."""
     outside, rho = learner.outside, learner.augmentation
     first, number = 0, len(targets.signs)
     loss = learner.loss
     assert outside is not None
-    if not outside.meet(rows, HEAD):
-        _go_on_with_blocks(learner)
-        return False
     cost = costs(targets.signs, targets.delta2)
     while first < number:
         margins = margins_at(rows, targets, rho, outside.v)
@@ -160,7 +159,6 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> bool:
         if stop < number:
             make_room(learner)
         first = stop
-    return True
 
 
 def make_room(learner: Learner) -> None:
@@ -189,9 +187,10 @@ def make_room(learner: Learner) -> None:
 def minimise_held(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
-    """Minimise P of the rows that this process holds and the quadratic, on the columns met."""
+    """Minimise P of the rows that this process holds and the quadratic, on its columns."""
     subset, ratio = outside.subset, learner.settings.ratio
-    loss = HeldLoss(learner.loss, NarrowRows.of(learner.active, subset), learner.augmentation)
+    held = NarrowRows.of(learner.active, subset) if outside.fixed else learner.active
+    loss = HeldLoss(learner.loss, held, learner.augmentation)
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
     objective: HeldObjective | HeldPenalised
     if ratio:
@@ -224,7 +223,7 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
     expansion = learner.expansion
-    if outside is None:  # the run had ended, or the parts have made their local starts
+    if outside is None:  # the run had ended
         if best.candidate is None:
             best.propose(best.augmented)
         return
@@ -242,7 +241,7 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
         end_quadratic(learner, expansion)  # that of a part is summed with those of the others
     if known is not None and learner.loss.quadratic:
         error = max(learner.settings.tolerance, ROUNDING_GAP) * known.primal
-        largest = SLACK / learner.extent.least_delta2
+        largest = SLACK / learner.bounds.least_delta2
         b = finer_resolution(learner.progress.b, outside.squares, error, largest)
         learner.progress.refine(b)
 

@@ -18,7 +18,7 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
 from streamtron.solver.passes import Vector
-from streamtron.solver.row_store import ColumnSubset, mark_columns
+from streamtron.solver.row_store import ColumnSubset
 
 HEAD = 1000
 """Columns at most in the head, whose two matrices then take 16 MB (``second_order.py``)."""
@@ -40,7 +40,7 @@ PAIRS, PAIR_NUMBERS = 32, 1 << 25
 
 
 class QuadraticSums(NamedTuple):
-    """G, g and c of an ``Outside`` on all columns, and Σ q_k of the rows with a curvature."""
+    """G, g and c of an ``Outside``, and Σ q_k of the rows with a curvature."""
 
     gram: Vector
     linear: Vector
@@ -73,17 +73,17 @@ def multiply(gram: Vector, v: Vector) -> Vector:
 
 class Outside:
     """Σ C_k φ(l_k (x_k, ρ)·v) ≈ ½ uᵀ G u − g·u + c over rows that are not in memory, by the
-    expansion of φ at the margins where they were added; u are the weights of the columns met so
-    far, and the bias.
+    expansion of φ at the margins where they were added; u are the weights of some columns, and the
+    bias.
 
     ``v`` : augmented weights at scale 1, at which rows are judged. ``known`` : the P proven before.
-    ``chosen`` : the only columns whose weights may differ from 0, rising; None = those met.
+    ``chosen`` : the only columns whose weights may differ from 0, rising; None = all.
     """
 
     def __init__(self, v: Vector, known: float, chosen: NDArray[np.int64] | None = None) -> None:
         self.v, self.known = v, known
         self.fixed = chosen is not None
-        self.columns = np.zeros(0, dtype=np.int64) if chosen is None else chosen
+        self.columns = np.arange(len(v) - 1) if chosen is None else chosen
         size = len(self.columns) + 1
         self.gram = np.zeros((size, size))  # G; its upper triangle as of the last ``mirror``
         self.linear = np.zeros(size)
@@ -96,25 +96,6 @@ class Outside:
         """The columns of u among those of v."""
         return ColumnSubset(self.columns, len(self.v) - 1)
 
-    def meet(self, rows: Rows, most: float = math.inf) -> bool:
-        """Make room for the columns of rows in G and g, unless u had more than ``most`` weights
-        then, of which G is a square; whether there is room."""
-        if self.fixed:
-            return True
-        marks = np.zeros(len(self.v) - 1, dtype=bool)
-        marks[self.columns] = True
-        mark_columns(rows, marks)
-        marks[self.columns] = False
-        columns = np.flatnonzero(marks)
-        if len(self.linear) + len(columns) > most:
-            return False
-        if len(columns):
-            at = np.searchsorted(self.columns, columns)
-            self.columns = np.insert(self.columns, at, columns)
-            self.linear = np.insert(self.linear, at, 0.0)
-            self.gram = np.insert(np.insert(self.gram, at, 0.0, axis=0), at, 0.0, axis=1)
-        return True
-
     def add(
         self,
         rows: Rows,
@@ -123,8 +104,7 @@ class Outside:
         rho: float,
         terms: tuple[Vector, Vector, Vector],
     ) -> None:
-        """Add rows whose columns have been met, each with its C_k (0 leaves one out) and its
-        ``losses.expansion``."""
+        """Add rows, each with its C_k (0 leaves one out) and its ``losses.expansion``."""
         curvature, slope, constant = terms
         u, places = self.subset.places, np.full(len(self.v), -1)
         places[u] = np.arange(len(self.linear))
@@ -134,15 +114,14 @@ class Outside:
         self.linear = linear[u]
         self.constant += float(kernels.dot(cost * constant, np.ones(len(cost))))
 
-    def sums(self, columns: int) -> QuadraticSums:
-        """Return G, g and the others as numbers of so many columns, to be summed over parts."""
-        subset, gram = ColumnSubset(self.columns, columns), np.zeros((columns + 1, columns + 1))
-        gram[np.ix_(subset.places, subset.places)] = self.gram
-        return QuadraticSums(gram, subset.widen(self.linear), self.constant, self.squares)
+    @property
+    def sums(self) -> QuadraticSums:
+        """Return G, g and the others, to be summed over parts."""
+        return QuadraticSums(self.gram, self.linear, self.constant, self.squares)
 
-    def take(self, sums: QuadraticSums) -> None:
-        """Take the sums of all parts."""
-        self.columns = np.arange(len(sums.linear) - 1)
+    def take(self, sums: QuadraticSums, v: Vector | None = None) -> None:
+        """Take the sums of all parts; ``v`` : and the weights at which rows are judged."""
+        self.v = self.v if v is None else v
         self.gram, self.linear, self.constant, self.squares = sums
 
     def product(self, u: Vector) -> Vector:

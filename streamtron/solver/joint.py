@@ -39,10 +39,9 @@ from streamtron.solver.proximal_newton import (
     slope_along,
     slopes_of,
 )
-from streamtron.solver.row_store import ColumnSubset
 from streamtron.solver.stages import Regime, finer_resolution
 from streamtron.solver.stopping import worthwhile_gap
-from streamtron.solver.subproblem import FEW, RELAXATION
+from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
@@ -109,7 +108,7 @@ class JointObjective(Objective[LossTerms]):
     ) -> None:
         super().__init__(center, learner.loss.zone, outside, constant)
         columns = len(center)
-        self._few = len(learner.running.w) < HEAD  # of a narrowed block products cost less
+        self._few = columns <= HEAD
         self._columns = np.arange(columns if self._few else 0)  # of the head at the next look
         self._head = Head(self._columns)
         self._diagonal = np.zeros(columns, dtype=np.float32)
@@ -317,39 +316,32 @@ def _start(learner: Learner) -> Vector:
 
 
 def _solve_block(learner: Learner) -> Rounds[None]:
-    """Solve the rows in memory, on the columns that occur, and move their counts there; if D would
-    fall, solve them better first."""
-    running, b, width = learner.running, learner.progress.b, len(learner.running.w)
-    dual, occurring, nonzeros = yield PartProblem.sum_held, (width,)
-    remainder, subset = running.dual_point.plus(dual, -1), ColumnSubset(np.arange(width), width)
-    if max(nonzeros) < FEW * width:
-        subset = ColumnSubset(np.flatnonzero(occurring), width)
-        yield PartProblem.narrow, (subset.columns, width)
-    wide, v = remainder.a / b, running.augmented(1.0 / b)[subset.places]
-    constant, steps = remainder.objective_at(b), 0
-    objective = JointObjective(wide[subset.places], learner, constant=constant)
-    move = partial(_move, learner, running.dual_point, subset)
+    """Solve the rows in memory, and move their counts there; if D would fall, solve them better
+    first."""
+    running, b = learner.running, learner.progress.b
+    start = running.dual_point
+    dual = yield PartProblem.sum_held, ()
+    remainder, v, steps = start.plus(dual, -1), running.augmented(1.0 / b), 0
+    constant = remainder.objective_at(b)
+    objective = JointObjective(remainder.a / b, learner, constant=constant)
     for part in EXACTER:
         solution = yield from objective.solve(v, part * worthwhile_gap(learner))
         v, steps = solution.v, steps + solution.steps
-        if (yield from move(v, FULLY)):
+        if (yield from _move(learner, start, v, FULLY)):
             break
     else:
-        yield from move(v, PARTLY)
-    wide[subset.places] = v
-    take_solution(learner, b, wide, newton_steps=steps)
+        yield from _move(learner, start, v, PARTLY)
+    take_solution(learner, b, v, newton_steps=steps)
 
 
-def _move(
-    learner: Learner, before: DualPoint, subset: ColumnSubset, v: Vector, factors: Sequence[float]
-) -> Rounds[bool]:
-    """Move the counts of the rows in memory to those of v on some columns, the first of the factors
-    times as far with which D is not below that of ``before``; whether there is one."""
+def _move(learner: Learner, start: DualPoint, v: Vector, factors: Sequence[float]) -> Rounds[bool]:
+    """Move the counts of the rows in memory to those of v, the first of the factors times as far
+    with which D is not below that of ``start``; whether there is one."""
     running, b = learner.running, learner.progress.b
-    dual = before.objective_at(b)
+    dual = start.objective_at(b)
     for factor in factors:
         change: DualPoint = yield PartProblem.move, (v, b, factor)
-        running.take(before.plus(change._replace(a=subset.widen(change.a))))
+        running.take(start.plus(change))
         if running.objective_at(b) >= dual:
             return True
     return False

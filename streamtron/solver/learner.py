@@ -16,16 +16,22 @@ from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.losses import PENALISED, Loss, loss_of, solved
-from streamtron.core.rows import Chunk, Label
+from streamtron.core.rows import Facts, Label, Rows
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import order, stages
 from streamtron.solver.duals import Counts
 from streamtron.solver.hessian import Expansion, Outside
-from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeights, Progress
-from streamtron.solver.row_store import ActiveSet, Pool
-from streamtron.solver.scan import Frozen
+from streamtron.solver.progress import (
+    KEPT_BY_NEWTON,
+    KEPT_BY_VISITS,
+    Average,
+    BestWeights,
+    Progress,
+)
+from streamtron.solver.row_store import ActiveSet
+from streamtron.solver.scan import Frozen, length_of
 from streamtron.solver.stages import IN_BLOCKS, Regime
-from streamtron.solver.targets import Extent, TargetRule, Targets
-from streamtron.solver.vectors import resized
+from streamtron.solver.targets import Bounds, TargetRule, Targets
 from streamtron.solver.weights import Rule, WeightState, consistent, restart
 
 Vector = NDArray[np.float64]
@@ -36,31 +42,33 @@ Mode = Literal["train", "scan"]
 
 
 class Learner:
-    """The state of one two-class problem.
+    """The state of one two-class problem, or of one of numbers.
 
-    ``labels``, ``class_weights``, ``positive`` : see ``TargetRule``. ``pool`` : where all rows are
-    held while they fit, shared by learners that read together; None = its own.
+    ``columns`` : of the weights. ``facts`` : of all rows, from which b follows. ``labels``,
+    ``class_weights``, ``positive`` : see ``TargetRule``.
     """
 
     def __init__(
         self,
         settings: Settings,
+        columns: int,
+        facts: Facts,
         labels: Sequence[Label] = (),
         class_weights: Mapping[Label, float] | None = None,
         positive: Label | None = None,
-        pool: Pool | None = None,
     ) -> None:
-        self.settings = settings
-        self.targets = TargetRule(settings.delta2, labels, class_weights, positive)
-        self.pool = Pool() if pool is None else pool
-        self.active = ActiveSet(settings.active_set_bytes)
-        self.running = WeightState()  # a = Σ c_k y_k
-        self.counts = Counts()  # the integer dual variables c_k
-        self.extent = Extent()
-        self.best = BestWeights()
-        self.progress = Progress(stages.plan(settings))
+        self.settings, self.facts = settings, facts
         self.augmentation = settings.augmentation  # the constant feature of the bias
-        self.regime = Regime.ALL_ROWS if self.progress.plan[-1].ascent else Regime.WORKING_SET
+        center = facts.mean if settings.regression and settings.free else 0.0
+        self.targets = TargetRule(
+            settings.delta2, labels, class_weights, positive, center, self.augmentation
+        )
+        self.active = ActiveSet(settings.active_set_bytes)
+        self.running = WeightState(columns)  # a = Σ c_k y_k
+        self.counts = Counts()  # the integer dual variables c_k
+        self.best = BestWeights(np.zeros(columns))
+        self.progress = Progress(stages.plan(settings))
+        self.regime = Regime.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
         self.expansion: Expansion | None = None  # of the quadratic that the candidate solves
@@ -69,6 +77,17 @@ class Learner:
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether a may differ from the sum that the counts make
         self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
+        begin_stage(self)
+
+    @property
+    def columns(self) -> int:
+        """How many columns the weights have."""
+        return len(self.running.w)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Bounds on R² and on Δ_k²."""
+        return self.targets.bounds(self.facts, loss_of(self.settings))
 
     @property
     def finished(self) -> str | None:
@@ -107,7 +126,7 @@ class Learner:
     @property
     def complete(self) -> bool:
         """Whether memory holds every row of the data."""
-        return self.regime == Regime.ALL_ROWS and self.progress.reading > 0
+        return self.regime == Regime.ALL_ROWS
 
     @property
     def rows_held(self) -> int:
@@ -121,35 +140,6 @@ class Learner:
         alike = self.elsewhere is not None or self.running.steps == self.counts.total()
         return alike and consistent(self.running) and self.best.finite
 
-    def widen(self, columns: int) -> None:
-        """Make room for so many columns, and half as many again: growing often costs time."""
-        width = len(self.running.w)
-        if columns > width:
-            columns = max(columns, width + width // 2)
-            self.running.widen(columns)
-            if self.frozen is not None:
-                self.frozen.widen(columns)
-            _resize_quadratics(self, columns)
-
-    def observe(self, chunk: Chunk, targets: Targets) -> None:
-        """Make room for the columns of rows not read before, and update R²."""
-        self.widen(chunk.width)
-        self.extent.add(targets, self.settings, chunk.width)
-
-    def fix_center(self, center: float) -> None:
-        """Take ``center`` off labels that are numbers, unless something is taken off already."""
-        if self.extent.center is None:
-            self.extent.center = center
-        self.targets.center = self.extent.center
-
-    def targets_of(self, chunk: Chunk) -> Targets:
-        """Return the targets of a chunk; of the first one of labels that are numbers, where the
-        bias is free to move, the mean is taken off all."""
-        moves = self.settings.regression and self.settings.free and len(chunk)
-        first = moves and self.extent.center is None
-        self.fix_center(float(chunk.codes.mean()) if first else 0.0)
-        return self.targets(chunk)
-
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
         self.shuffles += 1
@@ -157,33 +147,15 @@ class Learner:
         return order.Turn(seed, self.progress.reading, self.shuffles, random)
 
 
-def drop_spare_columns(learner: Learner) -> None:
-    """Drop the columns beyond those observed, if none has a weight."""
-    w, columns = learner.running.w, learner.extent.columns
-    if learner.frozen is None and not w[columns:].any():
-        learner.running.w = w[:columns]
-        learner.best.cut_candidate(columns)
-        _resize_quadratics(learner, columns)
-
-
-def _resize_quadratics(learner: Learner, columns: int) -> None:
-    for quadratic in (learner.outside, learner.expansion):
-        if quadratic is not None:
-            quadratic.v = resized(quadratic.v, columns)
-
-
 def begin_stage(learner: Learner) -> None:
     """Fix b of the next stage from what is known; begin at a = 0, or ascent from the current a."""
-    progress, running, extent = learner.progress, learner.running, learner.extent
+    progress, running = learner.progress, learner.running
     upper = running.upper_bound
     if learner.settings.faithful and progress.reports:
         upper = progress.reports[-1].bounds["paper_upper_bound"]
     progress.stage_number += 1
-    stage = progress.stage
-    least = extent.least_delta2
-    if not (learner.loss.quadratic or learner.loss.numbers):
-        least = min(least, learner.targets.least_delta2)
-    b = stages.choose_b(stage, learner.settings, extent.sq_radius, upper, least)
+    stage, (sq_radius, least) = progress.stage, learner.bounds
+    b = stages.choose_b(stage, learner.settings, sq_radius, upper, least)
     if progress.b and not learner.loss.quadratic:
         b = progress.b  # the counts are of this one
     if running.steps:
@@ -203,7 +175,7 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     progress.finished = finished
     if finished:
         learner.outside = learner.best.marks = None
-    report, radius = progress.reports[-1], math.sqrt(learner.extent.sq_radius)
+    report, radius = progress.reports[-1], math.sqrt(learner.bounds.sq_radius)
     zero = progress.from_zero
     report.end(stop_reason, learner.running, learner.certificate, radius, from_zero=zero)
 
@@ -287,9 +259,29 @@ def hold_elsewhere(learner: Learner, rows: int) -> None:
     learner.elsewhere = rows
 
 
-def hold_in(learner: Learner, pool: Pool) -> None:
-    """Hold all rows, while they fit, in a pool."""
-    learner.pool = pool
+def hold_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
+    """Hold all rows of the data, which are in memory."""
+    learner.active = ActiveSet.of(rows, targets)
+    learner.regime = Regime.ALL_ROWS
+
+
+def release_rows(learner: Learner) -> None:
+    """Hold no rows any more. If training continues, the next reading keeps those that matter."""
+    learner.active = ActiveSet(learner.settings.active_set_bytes)
+    if learner.complete:
+        learner.regime = Regime.WORKING_SET
+
+
+def take_center(learner: Learner, center: float) -> None:
+    """Take off labels that are numbers what a saved learner had taken off."""
+    learner.targets.center = center
+
+
+def take_sums(learner: Learner, sums: ScanSums) -> None:
+    """Take the sums of a scan in many parts."""
+    assert learner.frozen is not None
+    sums.fold()
+    learner.frozen.scan_sums = sums
 
 
 def choose_mode(learner: Learner, mode: Mode) -> None:
@@ -339,25 +331,56 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     learner.elsewhere = None  # until here: counts of several parts are never all in memory
 
 
+def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
+    """Number the columns of a finished learner anew, of which there are so many now. ``places`` :
+    of each column its new number; −1: no row has it any more."""
+    kept = np.flatnonzero(places >= 0)
+
+    def numbered(w: NDArray[np.float64]) -> NDArray[np.float64]:
+        new = np.zeros(columns)
+        new[places[kept]] = w[kept]
+        return new
+
+    def with_bias(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.append(numbered(v[:-1]), v[-1])
+
+    running, best, frozen = learner.running, learner.best, learner.frozen
+    if frozen is not None:
+        sums = frozen.scan_sums
+        sums.fold()
+        frozen.w, sums.fresh = numbered(frozen.w), numbered(sums.fresh)
+        frozen.length = length_of(frozen.w, frozen.bias)
+        sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
+    running.settle(numbered(running.w), running.bias, running.extension, running.steps)
+    best.w = numbered(best.w)
+    if best.candidate is not None:
+        best.candidate = with_bias(best.candidate)
+    if learner.expansion is not None:
+        learner.expansion.v = with_bias(learner.expansion.v)
+    best.average, best.marks = Average(), None
+
+
 def set_resolution(learner: Learner, b: float) -> None:
     """Take the b of counts that are known, or are to be made of slacks."""
     learner.progress.b = b
 
 
 def scan_next(learner: Learner) -> None:
-    """Drop the rows in memory; the next reading scans, and holds all rows if they fit. Where parts
-    have few columns it makes one quadratic of the others, for they cannot tell in time."""
-    learner.active.clear()
+    """Drop the rows in memory; the next reading scans."""
+    release_rows(learner)
     learner.mode = "scan"
-    if learner.settings.parts is None or learner.regime != Regime.FEW_COLUMNS:
-        learner.regime = Regime.ALL_ROWS if learner.progress.stage.ascent else Regime.WORKING_SET
-    if learner.frozen is None:
-        learner.extent = Extent()
+
+
+def scan_anew(learner: Learner) -> None:
+    """Have the next reading scan the best weights of a learner that goes on and holds no rows."""
+    learner.best.propose(learner.best.augmented)
+    learner.best.forget_proof()
+    learner.mode, learner.frozen = "scan", None
 
 
 def train_next(learner: Learner) -> None:
-    """Forget what is known of the rows; the next reading trains."""
-    learner.mode, learner.frozen, learner.extent = "train", None, Extent()
+    """Give up the scan; the next reading trains."""
+    learner.mode, learner.frozen = "train", None
 
 
 def replace_counts(learner: Learner, counts: Counts) -> None:
@@ -372,12 +395,10 @@ def leave_counts(learner: Learner, counts: Counts) -> None:
 
 
 def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None) -> None:
-    """Set the running weights (columns as the shards number them) and the bias weight, and counts
-    if there are any, which need not make these weights; the next reading scans them."""
+    """Set the running weights and the bias weight, and counts if there are any, which need not make
+    these weights; the next reading scans them."""
     learner.running.w, learner.running.scalars[kernels.BIAS] = w, bias
     learner.mode, learner.unsummed = "scan", True
-    if learner.regime == Regime.ALL_ROWS:
-        learner.regime = Regime.WORKING_SET
     if counts is not None:
         learner.counts = counts
 

@@ -1,6 +1,6 @@
 """The order of blocks and rows: a function of (seed, reading), so that nothing is stored.
 
-Later readings interleave blocks drawn at random from the whole data, in groups that are read and
+A reading interleaves blocks drawn at random from the whole data, in groups that are read and
 visited together with their rows permuted: other rows share memory in each reading.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, Block, Chunk, ChunkSource
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, Block, Chunk, Data
 
 GROUP = 8
 """A group has the rows or nonzeros of so many of the largest blocks at most, about: more mix a
@@ -47,7 +47,7 @@ def _start(*key: int) -> int:
 
 
 def block_groups(seed: int, reading: int, blocks: Sequence[Block]) -> list[list[int]]:
-    """The numbers of the blocks of a later reading, in groups that are read and visited together:
+    """The numbers of the blocks of a reading, in groups that are read and visited together:
     as few as ``GROUP`` allows, all of about as many rows. But three at least, for one is read while
     another is visited, if that leaves two blocks to mix in each."""
     number = len(blocks)
@@ -63,12 +63,11 @@ def block_groups(seed: int, reading: int, blocks: Sequence[Block]) -> list[list[
     return [shuffled[start:stop].tolist() for start, stop in pairwise(borders)]
 
 
-def reading_order(settings: Settings, reading: int, source: ChunkSource) -> list[list[int]] | None:
-    """Groups of blocks in the order of a reading; None: as they come (the first reading, for text
-    has no random access, and ``--faithful``)."""
-    if settings.faithful or reading == 0:
-        return None
-    return block_groups(settings.seed, reading, source.blocks)
+def reading_order(
+    settings: Settings, reading: int, data: Data, *, mixed: bool
+) -> list[list[int]] | None:
+    """Groups of blocks in the order of a reading; None: as they lie, unless they are ``mixed``."""
+    return block_groups(settings.seed, reading, data.blocks) if mixed else None
 
 
 def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:

@@ -17,8 +17,7 @@ from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.config import Settings
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
-from streamtron.solver.stages import ASCENT, Stage
-from streamtron.solver.vectors import SparseVector, dense
+from streamtron.solver.stages import Stage
 from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]
@@ -26,9 +25,9 @@ Vector = NDArray[np.float64]
 CONVERGED = "a full reading found no row to update"
 """Why a stage ends that converges."""
 
-PHASES = ("preparing", "waiting", "scanning", "solving")
-"""What the seconds of a fit are spent on: the first reading of the shards, as far as it is waited
-for; later ones; scans; visits and Newton's method."""
+PHASES = ("waiting", "scanning", "solving")
+"""What the seconds of training are spent on: rows that are not there yet; scans; visits and
+Newton's method."""
 
 KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
 """The part of the memory budget that rows keep after their buffer was solved by Newton's method,
@@ -148,7 +147,7 @@ class Progress:
 
     plan: tuple[Stage, ...]
     stage_number: int = -1
-    """the stage's place in the plan; −1 before the first row"""
+    """the stage's place in the plan"""
     b: float = 0.0
     """the stage's threshold: the resolution of the integer dual variables"""
     from_zero: bool = True
@@ -189,8 +188,13 @@ class Progress:
 
     @property
     def stage(self) -> Stage:
-        """The current stage; the first one before any row."""
-        return self.plan[max(self.stage_number, 0)]
+        """The current stage."""
+        return self.plan[self.stage_number]
+
+    @property
+    def ascends(self) -> bool:
+        """Whether all stages are dual coordinate ascent."""
+        return all(stage.ascent for stage in self.plan)
 
     @property
     def last_stage(self) -> bool:
@@ -227,10 +231,6 @@ class Progress:
     def finish(self, reason: str | None) -> None:
         """End the run for a reason; None = it goes on."""
         self.finished = reason
-
-    def plan_ascent(self) -> None:
-        """Plan the ascent alone: parts have no other stage."""
-        self.plan = (ASCENT,)
 
     def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
         """Begin the stage at ``stage_number`` with this b, after so many updates."""
@@ -307,8 +307,8 @@ class Progress:
 
 
 class Average:
-    """The mean of augmented vectors that may grow wider, the k-th weighted by k: later ones are
-    nearer the optimum, as in averaged gradient descent (Shamir and Zhang, ICML 2013)."""
+    """The mean of vectors, the k-th weighted by k: later ones are nearer the optimum, as in
+    averaged gradient descent (Shamir and Zhang, ICML 2013)."""
 
     def __init__(self) -> None:
         self.total = np.zeros(0)
@@ -316,9 +316,8 @@ class Average:
 
     def add(self, v: Vector) -> Vector:
         """Add a vector; returns the mean so far."""
-        missing = np.zeros(len(v) - len(self.total))
         self.number += 1
-        self.total = np.concatenate((self.total[:-1], missing, self.total[-1:])) + self.number * v
+        self.total = self.number * v + (self.total if self.number > 1 else 0.0)
         return self.total / (self.number * (self.number + 1) // 2)
 
 
@@ -326,8 +325,8 @@ class Average:
 class BestWeights:
     """The weights of the least primal so far, at the scale that minimises P, and their proof."""
 
-    w: Vector = field(default_factory=lambda: np.zeros(0))
-    """as they were scanned: the scan's own array; by its nonzeros while out of training"""
+    w: Vector
+    """as they were scanned: the scan's own array"""
     scale: float = 1.0
     bias: float = 0.0
     """at that scale"""
@@ -346,7 +345,7 @@ class BestWeights:
     @property
     def weights(self) -> Vector:
         """scale · w, shape (columns,)."""
-        return self.scale * dense(self.w)
+        return self.scale * self.w
 
     def take(self, w: Vector, bias: float, proof: Certificate) -> None:
         """Keep scanned weights if their P is the least so far, and what is proven of the best."""
@@ -363,7 +362,7 @@ class BestWeights:
         assert proof is not None
         self.marks = zero_columns(scan_sums, proof.primal, proof.dual).view(np.uint8)
         if known is not None:
-            self.marks[: len(known)] |= known[: len(self.marks)]
+            self.marks |= known
         self.certificate = replace(proof, zero_columns=len(self.zeros))
 
     @property
@@ -396,21 +395,9 @@ class BestWeights:
 
     def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
         """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
-        sparse = SparseVector.of(self.w) if isinstance(self.w, np.ndarray) else self.w
-        inside = slice(*np.searchsorted(sparse.columns, (first, first + columns)))
-        return sparse.columns[inside] - np.uint32(first), self.scale * sparse.values[inside]
-
-    def cut(self, w: Vector, columns: int) -> None:
-        """Take the weights w, cut to so many columns, and cut what the next scan certifies."""
-        self.w = w
-        self.cut_candidate(columns)
-
-    def cut_candidate(self, columns: int) -> None:
-        """Cut what the next scan certifies to so many columns: the others have no weight."""
-        total = self.average.total
-        self.average.total = np.append(total[:-1][:columns], total[-1:])
-        if self.candidate is not None:
-            self.candidate = np.append(self.candidate[:-1][:columns], self.candidate[-1:])
+        w = self.w[first : first + columns]
+        nonzero = np.flatnonzero(w).astype(np.uint32)
+        return nonzero, self.scale * w[nonzero]
 
     @property
     def finite(self) -> bool:

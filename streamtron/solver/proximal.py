@@ -23,7 +23,7 @@ from streamtron.solver.progress import BestWeights
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.stages import LARGEST_B, LARGEST_COUNT
 from streamtron.solver.stopping import worthwhile_gap
-from streamtron.solver.subproblem import Narrowed, Solution, Subproblem
+from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
 
 Vector = NDArray[np.float64]
@@ -33,22 +33,20 @@ PROXIMAL = 1e-3
 memory: the blocks' dual variables prove nothing without a ridge."""
 
 
-def solve_held(
-    learner: Learner, problem: Subproblem, narrowed: Narrowed, known: BestWeights | None
-) -> Solution:
+def solve_held(learner: Learner, problem: Subproblem, known: BestWeights | None) -> Solution:
     """Solve the rows in memory. ``known`` : the best weights so far, where the rows held are all
     that matter."""
     penalty, pull = _penalty_of(learner, blocks=problem.remainder is not None)
-    pull, center, gains = pull[narrowed.subset.places], problem.center, 0.0
+    center, gains = problem.center, 0.0
     if problem.remainder is not None:
         gains = problem.remainder.objective_at(problem.rule.b) + 0.5 * kernels.square_sum(center)
     if known is not None:
-        start = narrowed.narrow(known)
+        start = known.augmented
     elif penalty.ridge:
         start = penalty.weights(problem.weights + pull)
     else:
         start = np.zeros(len(center))
-    zeros = narrowed.subset.find(learner.best.zeros)
+    zeros = learner.best.zeros
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     alpha = problem.loss.alpha(best.known)
@@ -66,7 +64,7 @@ def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:
     if penalty.ridge > PROXIMAL or not blocks:
         return penalty, pull
     if (frozen := learner.frozen) is not None:
-        pull[: len(frozen.w)] = PROXIMAL * frozen.scan_sums.scale * frozen.w
+        pull[:-1] = PROXIMAL * frozen.scan_sums.scale * frozen.w
     return Penalty(penalty.lasso, penalty.ridge + PROXIMAL), pull
 
 

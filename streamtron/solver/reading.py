@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.penalty import Penalty
@@ -19,9 +18,7 @@ from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
-    begin_stage,
     choose_mode,
-    drop_spare_columns,
     freeze,
     leave_scan,
     loosen_bias,
@@ -30,21 +27,18 @@ from streamtron.solver.learner import (
     take_visits,
 )
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import IN_BLOCKS, Regime, choose_b
+from streamtron.solver.stages import IN_BLOCKS, Regime
 from streamtron.solver.stopping import (
     certify,
     conclude,
-    leave_brief_stage,
-    leave_brief_stages,
     promises_tolerance,
     stop_at_limit,
     worthwhile_gap,
 )
-from streamtron.solver.subproblem import Narrowed, Solve, Subproblem
+from streamtron.solver.subproblem import Solve, Subproblem
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import resized
-from streamtron.solver.weights import restart, visit
-from streamtron.solver.working_set import counts_to_scan, keep, keep_all
+from streamtron.solver.weights import visit
+from streamtron.solver.working_set import counts_to_scan, keep
 
 Vector = NDArray[np.float64]
 
@@ -81,8 +75,6 @@ def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool
         candidate[best.zeros] = 0.0
         w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
     frozen = freeze(learner, w, bias, scale, learner.rule.threshold(running))
-    if len(w) < len(running.w):
-        frozen.widen(len(running.w))
     frozen.beside_training = beside_training
     return frozen
 
@@ -93,7 +85,7 @@ def _primal_weights(learner: Learner) -> Vector:
     running, ratio = learner.running, learner.settings.ratio
     if ratio < 1.0:
         return Penalty.of(ratio).weights(running.augmented(learner.scale))
-    return resized(learner.best.augmented, len(running.w))
+    return learner.best.augmented
 
 
 Take = tuple[Learner, Callable[[], Iterator[None]]]
@@ -115,7 +107,7 @@ def solve_blocks(take: Take) -> None:
         buffers = begin()
     with learner.progress.phase("solving"):
         for _ in buffers:
-            drive(solve_block(learner))
+            drive(solve_in_memory(learner))
 
 
 def take_chunk(
@@ -124,21 +116,18 @@ def take_chunk(
     """Scan a chunk; return what visits its rows, where that is wanted, and keeps those that matter
     in memory: with a count, or at most at the threshold. It yields where memory is full, for the
     rows held to be solved; most are dropped then. ``positions`` : the order of visits."""
-    targets, frozen = learner.targets_of(chunk), learner.frozen
-    if learner.progress.reading == 0:
-        learner.observe(chunk, targets)
-        if learner.progress.stage_number < 0 and learner.extent.sq_radius > 0.0:
-            begin_stage(learner)  # fix b
-            if learner.regime == Regime.FEW_COLUMNS:
-                leave_brief_stages(learner)
+    targets, frozen = learner.targets(chunk), learner.frozen
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
         if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
+            if learner.complete or learner.settings.faithful:
+                return iter(())
+            if learner.regime == Regime.FEW_COLUMNS:
+                few_columns.take_rows(learner, chunk.rows, targets)
+                return iter(())
             if len(learner.keepers):
                 marks[_positions(learner.keepers, chunk)] = 1
-            if keep_all(learner, chunk.rows, targets) or learner.settings.faithful:
-                return iter(())
             return keep(learner, chunk.rows, np.flatnonzero(marks), targets)
         if not frozen.beside_training:
             leave_scan(learner)
@@ -162,13 +151,13 @@ def visit_rows(
     """Update the running weights and the counts, row after row: one step of coordinate ascent each
     (before the ascent stage: c_k += 1 where y_k·a is at most the threshold). Yields where memory is
     full; see ``take_chunk``."""
-    if learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, chunk.rows, targets):
+    if learner.regime == Regime.FEW_COLUMNS:
+        few_columns.take_rows(learner, chunk.rows, targets)
         return
     counts = learner.counts.take_ranges(chunk.ranges)
     if learner.settings.ratio:  # a block is solved at once
-        if not keep_all(learner, chunk.rows, targets):
-            marks = proximal.rows_that_matter(learner, chunk.rows, targets) | (counts > 0)
-            yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
+        marks = proximal.rows_that_matter(learner, chunk.rows, targets) | (counts > 0)
+        yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
     moved = np.zeros(len(counts), dtype=np.uint8)
     b = learner.progress.b or 1.0
@@ -177,25 +166,13 @@ def visit_rows(
     gain = learner.running.objective_at(b) - objective
     learner.progress.count_first_visits(gain, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
-    first = learner.regime == Regime.BLOCKS and learner.progress.reading == 0
-    if first and _visits_buffers(learner):
-        return  # rows side by side in a file are no buffer: they would exchange nothing with others
-    if not keep_all(learner, chunk.rows, targets):
-        marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
-        yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
-
-
-def solve_block(learner: Learner) -> Solve:
-    """Solve the rows that fill memory, the dual variables of all others fixed."""
-    leave_brief_stage(learner)
-    yield from solve_in_memory(learner)
+    marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
+    yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
 
 
 def finish_reading(learner: Learner) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
-    drop_spare_columns(learner)
-    _choose_resolution_again(learner)
-    learner.progress.end_reading(full_epoch=learner.mode == "train")
+    learner.progress.end_reading(full_epoch=learner.mode == "train" and not learner.complete)
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner, learner.frozen)
@@ -206,29 +183,13 @@ def finish_reading(learner: Learner) -> Solve:
     learner.progress.record(proven, learner.upper_bound, learner.rows_held)
 
 
-def _choose_resolution_again(learner: Learner) -> None:
-    """Begin at counts of 0 with a smaller b where rows that came later weigh so much more than the
-    first that their counts, up to b C, would be cut; not where a scan has certified the counts,
-    whose b may be finer than C allows."""
-    progress, settings, extent = learner.progress, learner.settings, learner.extent
-    if learner.loss.quadratic or learner.frozen is not None:
-        return
-    least = extent.least_delta2
-    if progress.b <= kernels.COUNT_MAX * 2.0 * least:
-        return
-    restart(learner.running)
-    learner.counts.clear()
-    progress.refine(choose_b(progress.stage, settings, extent.sq_radius, None, least))
-
-
 def continue_training(learner: Learner) -> Solve:
     """Choose what the next reading does, and solve the rows in memory before it."""
     if learner.progress.full_epochs >= epoch_limit(learner.settings):
         stop_at_limit(learner, learner.frozen)
         return
-    if learner.mode == "scan":
+    if learner.mode == "scan" or learner.complete:
         learner.progress.count_full_epoch()
-    leave_brief_stage(learner)
     few_columns.leave_if_stalled(learner)
     blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
     trains = blocks and not (learner.frozen is not None and promises_tolerance(learner))
@@ -254,38 +215,37 @@ def solve_in_memory(learner: Learner) -> Solve:
     if blocks and _visit_buffer(learner):
         return
     known = learner.best if learner.certificate and not blocks else None
-    if known is not None and len(known.w) > len(learner.running.w):
-        learner.running.widen(len(known.w))  # by columns that only forgotten rows had
     counts = learner.counts.take(active.numbers)
-    narrowed = Narrowed(active, learner.running, None if known is None else known.w)
-    of_rows = narrowed.held, counts, narrowed.running, learner.rule, learner.next_turn
+    problem = _problem(learner, counts, whole=not blocks)
     if not learner.progress.stage.ascent:
-        spent = visit_until_still(Subproblem(*of_rows, whole=True), mini_epochs)
-        narrowed.settle()
+        spent = visit_until_still(problem, mini_epochs)
         learner.counts.put(active.numbers, counts)
         learner.progress.count_work(mini_epochs=spent)
         return
-    gap = worthwhile_gap(learner)
     if settings.ratio:
-        problem = Subproblem(*of_rows, whole=not blocks)
-        solution = proximal.solve_held(learner, problem, narrowed, known)
+        solution = proximal.solve_held(learner, problem, known)
     else:
-        best = None if known is None else narrowed.narrow(known)
-        problem = Subproblem(*of_rows, whole=not blocks)
+        best = None if known is None else known.augmented
         large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
+        gap = worthwhile_gap(learner)
         solution = solve(
             problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
         )
-    narrowed.settle()
     learner.counts.put(active.numbers, counts)
     learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
     take_solution(
         learner,
         solution.b,
-        None if solution.v is None else narrowed.subset.widen(solution.v),
+        solution.v,
         newton_steps=solution.newton_steps,
         primal=solution.primal,
     )
+
+
+def _problem(learner: Learner, counts: NDArray[np.int32], *, whole: bool) -> Subproblem:
+    """Return the problem of the rows held, of these counts; see ``Subproblem``."""
+    how = learner.running, learner.rule, learner.next_turn
+    return Subproblem(learner.active, counts, *how, whole=whole)
 
 
 def _visits_buffers(learner: Learner) -> bool:
@@ -304,24 +264,12 @@ def _visit_buffer(learner: Learner) -> bool:
     active, progress = learner.active, learner.progress
     if not _visits_buffers(learner) or progress.crawls:
         return False
-    if progress.reading == 0 and progress.mode == "train":
-        take_visits(learner, 0, 0, crawls=False)
-        return True
     counts = learner.counts.take(active.numbers)
-    problem = Subproblem(
-        active, counts, learner.running, learner.rule, learner.next_turn, whole=True
-    )
+    problem = _problem(learner, counts, whole=True)
     passes, crawls = visit_while_it_pays(problem, progress.fresh_gain)
     learner.counts.put(active.numbers, counts)
     take_visits(learner, passes, problem.visited, crawls=crawls)
     return not crawls
-
-
-def begin_search(learner: Learner) -> None:
-    """Fix b after a scan of all rows, which has observed R and the columns."""
-    assert learner.frozen is not None
-    learner.running.widen(len(learner.frozen.w))
-    begin_stage(learner)
 
 
 def start_from_slacks(learner: Learner) -> None:

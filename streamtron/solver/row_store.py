@@ -1,10 +1,8 @@
-"""The rows that mini-epochs visit, copied into memory within a byte budget, and their columns
-numbered anew."""
+"""The rows that mini-epochs visit: copied into memory within a byte budget, or all of the data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +32,14 @@ class RowStore:
         self._numbers = np.zeros(0, dtype=np.int64)
         self._squares = np.zeros(0)
         self._rows = 0
+
+    @classmethod
+    def of(cls, rows: Rows, numbers: NDArray[np.int64], squares: NDArray[np.float64]) -> RowStore:
+        """Return a store of these very arrays."""
+        store = cls()
+        store._indptr, store._indices, store._values = rows
+        store._numbers, store._squares, store._rows = numbers, squares, len(numbers)
+        return store
 
     def __len__(self) -> int:
         return self._rows
@@ -107,13 +113,6 @@ class RowStore:
         self._squares[:size] = self._squares[chosen]
         self._rows = size
 
-    def copy(self) -> RowStore:
-        """The rows, and not the room beyond them."""
-        duplicate, rows = RowStore(), self._rows
-        duplicate._reserve(rows, self.nonzeros, budget=0)
-        duplicate.add(self.first(rows), np.arange(rows), self.numbers, self.squares, self.nbytes)
-        return duplicate
-
     def _reserve(self, rows: int, nonzeros: int, budget: int) -> None:
         if rows > len(self._numbers):
             room = max(rows, 2 * len(self._numbers))
@@ -126,50 +125,8 @@ class RowStore:
             self._values = _grown(self._values, self.nonzeros, room)
 
 
-class Pool(RowStore):
-    """All rows of the data so far, held once for every learner that wants them all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = Lock()
-        self._sharers = 0
-
-    def offer(
-        self, rows: Rows, numbers: NDArray[np.int64], squares: NDArray[np.float64], budget: int
-    ) -> bool:
-        """Hold consecutive rows, all or none of them; whether they are held now. All sharers
-        offer the same rows, and the first one's are taken."""
-        with self.lock:
-            if self._rows and numbers[-1] <= self._numbers[self._rows - 1]:
-                return True
-            nonzeros = int(rows.indptr[-1] - rows.indptr[0])
-            if self.nbytes + NONZERO_BYTES * nonzeros + ROW_BYTES * len(numbers) > budget:
-                return False
-            self.add(rows, np.arange(len(numbers)), numbers, squares, budget)
-            return True
-
-    def count_sharer(self, change: int) -> None:
-        """Count one sharer more (1) or less (−1)."""
-        with self.lock:
-            self._sharers += change
-
-    def part(self, chosen: NDArray[np.int64], rows: int, budget: int) -> RowStore:
-        """The rows at positions ``chosen`` (rising) of the first ``rows``, for a sharer that
-        leaves: in place if it is the last one."""
-        part = RowStore()
-        if self._sharers > 1:
-            numbers, squares = self.numbers[chosen], self.squares[chosen]
-            part.add(self.first(rows), chosen, numbers, squares, budget)
-        else:
-            vars(part).update((name, vars(self)[name]) for name in vars(part))
-            part.retain(chosen)
-        self.count_sharer(-1)
-        return part
-
-
 class ActiveSet:
-    """Rows kept in memory with their targets, in the order they came: its own, or the first ones of
-    a pool that it shares. ``budget`` : bytes."""
+    """Rows kept in memory with their targets, in the order they came. ``budget`` : bytes."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -215,11 +172,17 @@ class ActiveSet:
             self.numbers, self._signs[:rows], self._delta2[:rows], squares, self._t[:rows]
         )
 
+    @classmethod
+    def of(cls, rows: Rows, targets: Targets) -> ActiveSet:
+        """Return a set of rows that others hold too: no more are added, and none are dropped."""
+        active = cls(0)
+        active._store = RowStore.of(rows, targets.numbers, targets.squares)
+        active._signs, active._delta2, active._t = targets.signs, targets.delta2, targets.t
+        active._rows = len(targets.signs)
+        return active
+
     def clear(self) -> None:
-        """Forget all rows; the memory is kept for the next ones, if it is the set's own."""
-        if isinstance(self._store, Pool):
-            self._store.count_sharer(-1)
-            self._store = RowStore()
+        """Forget all rows; the memory is kept for the next ones."""
         self._store.clear()
         self._rows = 0
 
@@ -230,38 +193,13 @@ class ActiveSet:
         self._append(targets.take(slice(fits)))
         return fits
 
-    def share(self, pool: Pool, rows: Rows, targets: Targets) -> bool:
-        """Hold consecutive rows, all or none, in a pool that others hold them in too. The set has
-        the whole pool from its first row on, or shares nothing."""
-        if not pool.offer(rows, targets.numbers, targets.squares, self.budget):
-            return False
-        if self._store is not pool:
-            pool.count_sharer(1)
-            self._store = pool
-        self._append(targets)
-        return True
-
     def retain(self, chosen: NDArray[np.int64]) -> None:
-        """Hold only the rows at positions ``chosen`` (rising), in place if they are not shared."""
-        store, size = self._store, len(chosen)
-        if isinstance(store, Pool):
-            self._store = store.part(chosen, len(self), self.budget)
-        else:
-            store.retain(chosen)
+        """Hold only the rows at positions ``chosen`` (rising)."""
+        size = len(chosen)
+        self._store.retain(chosen)
         for array in (self._signs, self._delta2, self._t):
             array[:size] = array[chosen] if len(array) else array
         self._rows = size
-
-    def copy(self) -> ActiveSet:
-        """A set of the same rows, shared if these are."""
-        duplicate = ActiveSet(self.budget)
-        if isinstance(self._store, Pool):
-            self._store.count_sharer(1)
-            duplicate._store = self._store
-        else:
-            duplicate._store = self._store.copy()
-        duplicate._append(self.targets)
-        return duplicate
 
     def _append(self, targets: Targets) -> None:
         self._signs = _appended(self._signs, self._rows, targets.signs)
@@ -271,11 +209,7 @@ class ActiveSet:
 
 
 class ColumnSubset:
-    """The ``columns`` (rising) of ``width`` ones, numbered anew in their order.
-
-    Sums over columns run from the first to the last, and one that is left out would add 0: a solve
-    on those that occur finds the same bits.
-    """
+    """The ``columns`` (rising) of ``width`` ones, numbered anew in their order."""
 
     def __init__(self, columns: NDArray[np.int64], width: int) -> None:
         self.columns, self.width = columns, width
@@ -311,24 +245,16 @@ class ColumnSubset:
         return make_rows(indptr, indices, values)
 
 
-def mark_columns(rows: Rows, marks: NDArray[np.bool_]) -> None:
-    """Set the marks of columns that occur in rows, in place."""
-    if marks.all():  # as they often are of dense rows
-        return
-    for start in range(int(rows.indptr[0]), int(rows.indptr[-1]), AT_A_TIME):
-        marks[rows.indices[start : min(start + AT_A_TIME, int(rows.indptr[-1]))]] = True
-
-
 @dataclass(frozen=True, slots=True)
 class NarrowRows:
-    """Rows in memory whose columns are numbered anew; see ``ActiveSet``."""
+    """Rows in memory on some columns, numbered anew; see ``ActiveSet``."""
 
     rows: Rows
     targets: Targets
 
     @classmethod
     def of(cls, held: HeldRows, subset: ColumnSubset) -> NarrowRows:
-        """Return the same rows on some columns, which are all that occur."""
+        """Return the same rows on some columns."""
         return cls(subset.renumber(held.rows), held.targets)
 
     def __len__(self) -> int:

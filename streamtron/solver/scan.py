@@ -63,12 +63,6 @@ class Frozen:
         """Whether some row so far is at most at the threshold."""
         return self.scan_sums.violators > 0
 
-    def widen(self, columns: int) -> None:
-        """Make room for more columns."""
-        narrow, self.w = self.w, np.zeros(columns)
-        self.w[: len(narrow)] = narrow
-        self.scan_sums.widen(columns)
-
     def scan(
         self,
         rows: Rows,
@@ -129,10 +123,10 @@ def length_of(w: NDArray[np.float64], bias: float) -> float:
     if 1.0 / LONGEST <= size <= LONGEST or not (size or w.any()):
         return length
     raise DataError(
-        f"the weights have the length {size:.3g}: wanted {1.0 / LONGEST:g} to {LONGEST:g}, so that "
-        "no margin over- or underflows. Multiply weights and bias that are to be certified by a "
-        "power of ten: the certificate is of their direction. In a fit the values spread over too "
-        "many powers of ten: scale the columns, or the rows, to like sizes."
+        f"the weights have the length {size:.3g}: expected {1.0 / LONGEST:g} to {LONGEST:g}, so "
+        "that no margin over- or underflows. Multiply weights and bias that are to be certified by "
+        "a power of ten: the certificate is of their direction. In a fit the values spread over "
+        "too many powers of ten: scale the columns, or the rows, to like sizes."
     )
 
 
@@ -141,7 +135,6 @@ class ScanRequest(NamedTuple):
 
     targets: TargetRule
     w: NDArray[np.float64]
-    """columns beyond it weigh 0"""
     bias: float
     rho: float
     scale: float
@@ -152,8 +145,6 @@ class ScanRequest(NamedTuple):
     """counts to a unit of dual"""
     from_slacks: bool = False
     """whether counts are made from the slacks, and not given"""
-    first: bool = False
-    """whether R and the least Δ² are wanted"""
     loss: Loss = SQUARED_HINGE
     free: float = 0.0
     """ρ of a bias that is not penalised"""
@@ -178,23 +169,20 @@ class Violators(NamedTuple):
 
 
 class PartialSums(NamedTuple):
-    """What a request finds in a block: its sums; R² and the least Δ_k² (0 and ∞ if they are not
-    wanted); counts made from slacks, by position in the block; violators, if any are wanted."""
+    """What a request finds in a block: its sums; counts made from slacks, by position in the block;
+    violators, if any are wanted."""
 
     sums: BlockSums
-    sq_radius: float
-    least_delta2: float
     made: Numbered | None
     violators: Violators | None
 
 
 class BlockScan(NamedTuple):
-    """What each request finds in a block of ``rows`` rows, whose columns are below ``width``; and
-    the rows ``held`` that some request wants, each once, by rising position."""
+    """What each request finds in a block of ``rows`` rows; and the rows ``held`` that some request
+    wants, each once, by rising position."""
 
     rows: int
     nonzeros: int
-    width: int
     seen: tuple[PartialSums, ...]
     positions: NDArray[np.int64]
     held: Rows
@@ -208,8 +196,7 @@ def scan_blocks(
 ) -> Generator[BlockScan, None, None]:
     """Scan blocks, one after the other: ``chunks``, closed at the end. For each request:
     ``counts`` of every row as the chunks number it, and ``rooms``, bytes of the first violators
-    that are wanted, up to one that finds no room (None = none are). DataError: a request that wants
-    R meets a row without any length."""
+    that are wanted, up to one that finds no room (None = none are)."""
     room_of: Sequence[int | None] = [None] * len(requests) if rooms is None else rooms
     scanners = list(map(_Scanner, requests, counts, room_of))
     with closing(chunks):
@@ -223,7 +210,6 @@ def scan_blocks(
             yield BlockScan(
                 len(chunk),
                 chunk.nonzeros,
-                chunk.width,
                 tuple(sums),
                 positions,
                 held.first(len(held)),
@@ -249,18 +235,12 @@ class _Scanner:
     def scan(self, chunk: Chunk) -> PartialSums:
         request, rows, frozen = self._request, chunk.rows, self._frozen
         targets = request.targets(chunk)
-        if chunk.width > len(frozen.w):
-            frozen.widen(chunk.width)
-        extent = 0.0, math.inf
-        if request.first:
-            least = targets.least_delta2(request.loss)
-            extent = float(targets.sq_lengths(request.rho).max(initial=0.0)), least
         counts = self._counts_of(rows, targets)
         marks = frozen.scan(rows, targets, counts, request.rho)
         support = np.flatnonzero(counts)
         numbered = Numbered(support, counts[support]) if request.from_slacks else None
         sums = frozen.scan_sums.take_block(rows, counts)
-        return PartialSums(sums, *extent, numbered, self._violators(rows, targets, marks))
+        return PartialSums(sums, numbered, self._violators(rows, targets, marks))
 
     def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
         request = self._request

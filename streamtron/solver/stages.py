@@ -9,7 +9,6 @@ from enum import StrEnum
 from streamtron.core import theory
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.text import up
 
 FIRST_B = 5.0
 """b/R² of the first stage at ε = 1, as in the paper: see ``choose_b``."""
@@ -50,7 +49,7 @@ class Regime(StrEnum):
     """What a learner's memory holds."""
 
     ALL_ROWS = "all rows"
-    """Every row read so far: the first reading trains, the later ones scan."""
+    """Every row of the data: they are solved, then scanned."""
     WORKING_SET = "working set"
     """The rows with a count and those near or below the threshold, all of which fit."""
     BLOCKS = "blocks"
@@ -72,8 +71,6 @@ class Stage:
     """whether counts may fall: dual coordinate ascent (ε = 1 only)"""
     b_relative: float | None = None
     """b/R^(1+ε) or b/R² as given by hand; None = chosen when the stage begins"""
-    brief: bool = False
-    """auto only: whether it ends after one reading, converged or not"""
 
     @property
     def name(self) -> str:
@@ -82,46 +79,23 @@ class Stage:
 
 
 ASCENT = Stage(1.0, ascent=True)
-"""The only stage of many parts."""
+"""The only stage, unless others are named."""
 
 
 def plan(settings: Settings) -> tuple[Stage, ...]:
-    """The stages of a run, in order.
-
-    Auto is ε = 1, which brackets γ_d whatever b is; then, if the tolerance is so loose that its
-    promise can meet it, ε = 0.1 with b from that bracket; then dual coordinate ascent, which
-    goes to the optimum itself. The paper's own procedure is ε = 1 and 0.1, each to convergence.
+    """Return the stages of a run, in order: dual coordinate ascent, which goes to the optimum
+    itself; or those that are named, or the paper's two, each to convergence.
 
     >>> [stage.name for stage in plan(Settings())]
-    ['1', 'ascent']
-    >>> [stage.name for stage in plan(Settings(tol=0.3))]
-    ['1', '0.1', 'ascent']
+    ['ascent']
+    >>> [stage.name for stage in plan(Settings(faithful=True))]
+    ['1', '0.1']
     """
-    if settings.loss != SQUARED_HINGE.name or settings.ratio:
-        return (ASCENT,)
-    names = settings.stages or (1.0, 0.1)
-    brief = settings.stages is None and not settings.faithful
-    stages = tuple(
-        Stage(1.0, True, b) if name == "ascent" else Stage(float(name), False, b, brief)
+    names = settings.stages or ((1.0, 0.1) if settings.faithful or settings.b else ())
+    return tuple(
+        Stage(1.0, True, b) if name == "ascent" else Stage(float(name), False, b)
         for name, b in zip(names, settings.b or (None,) * len(names), strict=True)
-    )
-    if not brief:
-        return stages
-    left_out = settings.b is None and settings.tol < promised_gap(0.1)
-    return (*stages[: 1 if left_out else 2], ASCENT)
-
-
-def promised_gap(epsilon: float) -> float:
-    """The relative duality gap that a length stage promises: 1 − (1/(1 + ε + δ))²."""
-    return 1.0 - theory.promised_fraction_length(epsilon, ACCURACY) ** 2
-
-
-def reason_to_leave(plan: tuple[Stage, ...], number: int, settings: Settings) -> str:
-    """Tell why the automatic plan leaves a stage, and why it leaves out ε = 0.1 if it does."""
-    if number == 0 and settings.stages is None and plan[1].ascent:
-        gap = up(promised_gap(0.1), 2)
-        return f"enough is known for the next stage; stage 0.1 skipped: its gap can be {gap}"
-    return "enough is known for the next stage"
+    ) or (ASCENT,)
 
 
 def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:

@@ -8,7 +8,7 @@ from streamtron.core.config import epoch_limit
 from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
 from streamtron.solver.progress import CONVERGED
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import ROUNDING_GAP, Regime, reason_to_leave
+from streamtron.solver.stages import ROUNDING_GAP, Regime
 
 MARGIN_OF_TOLERANCE = 0.95
 """All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale
@@ -68,21 +68,6 @@ def promises_tolerance(learner: Learner) -> bool:
     return gap * gap / best.gap_before <= PROMISED * learner.settings.tolerance
 
 
-def leave_brief_stage(learner: Learner) -> None:
-    """Begin the next stage of the automatic plan, if the current one lasts one reading only."""
-    progress = learner.progress
-    if progress.stage.brief:
-        _next_stage(
-            learner, reason_to_leave(progress.plan, progress.stage_number, learner.settings)
-        )
-
-
-def leave_brief_stages(learner: Learner) -> None:
-    """Begin the first stage that may last longer; before the first row that counts none begins."""
-    while learner.progress.stage_number >= 0 and learner.progress.stage.brief:
-        leave_brief_stage(learner)
-
-
 def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
     """End the run at the epoch limit, after one more reading if this one proved nothing."""
     if frozen is None:
@@ -109,9 +94,9 @@ def reopen(learner: Learner) -> bool:
 def _fits_but_for_rounding(learner: Learner) -> bool:
     """Whether what is left of labels that are numbers is what rounding leaves of their mean: where
     all are alike no gap can be proven, for P* is 0."""
-    certificate, extent, settings = learner.certificate, learner.extent, learner.settings
-    residual = ROUNDING_GAP * (extent.center or 0.0)
-    least = 0.25 * extent.rows * residual**2 / settings.delta2 if settings.regression else 0.0
+    certificate, facts, settings = learner.certificate, learner.facts, learner.settings
+    residual = ROUNDING_GAP * learner.targets.center
+    least = 0.25 * facts.rows * residual**2 / settings.delta2 if settings.regression else 0.0
     return certificate is not None and certificate.primal <= least
 
 

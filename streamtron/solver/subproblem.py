@@ -14,8 +14,7 @@ from streamtron.core import kernels, losses
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective, best_scale
 from streamtron.solver.order import Turn
-from streamtron.solver.progress import BestWeights
-from streamtron.solver.row_store import ActiveSet, ColumnSubset, HeldRows, NarrowRows, mark_columns
+from streamtron.solver.row_store import HeldRows
 from streamtron.solver.stages import finer_resolution
 from streamtron.solver.targets import round_counts
 from streamtron.solver.weights import DualPoint, Rule, WeightState, visit
@@ -139,20 +138,14 @@ class Subproblem:
         return primal, theta
 
     def minimise(
-        self, start: Vector, precision: float, *, proven: bool = True, narrow: bool = False
+        self, start: Vector, precision: float, *, proven: bool = True
     ) -> tuple[Vector, Vector]:
-        """The best v and its α by Newton's method, see ``HeldObjective``; ``narrow`` : where all
-        rows with a count are held, on the columns that occur, which is fast where few do."""
-        loss, center, subset = self.loss, self.center, None
+        """The best v and its α by Newton's method, see ``HeldObjective``."""
+        loss = self.loss
         loss.take_shares(self.counts, self.rule.b)
-        if narrow:
-            subset = occurring(self.active, len(start) - 1)
-            loss = HeldLoss(loss.loss, NarrowRows.of(self.active, subset), loss.rho)
-            loss.shares = self.loss.shares
-            start, center = start[subset.places], center[subset.places]
-        best = HeldObjective(loss, center).minimise(start, precision, proven=proven)
+        best = HeldObjective(loss, self.center).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
-        return best.v if subset is None else subset.widen(best.v), loss.alpha(best.known)
+        return best.v, loss.alpha(best.known)
 
     def round_dual(self, alpha: Vector) -> None:
         """Counts b α_i, rounded."""
@@ -195,43 +188,3 @@ class Subproblem:
         self.counts *= np.int32(factor)
         self.rule = replace(self.rule, b=self.rule.b * factor)
         return factor > 1
-
-
-FEW = 4
-"""Nonzeros a column, below which columns are left out of a solve: it has a dozen vectors, and the
-rows' column numbers are copied once (``benchmarks/wide.py``)."""
-
-
-class Narrowed:
-    """``held`` and ``running`` as a solve is to take them, on a ``subset`` of the columns: those
-    that occur, or where the running weights or those of ``also`` are not 0; or, where that does not
-    pay, all."""
-
-    def __init__(self, active: ActiveSet, running: WeightState, also: Vector | None = None) -> None:
-        self.held: HeldRows = active
-        self.running = self._running = running
-        width = len(running.w)
-        if FEW * width <= active.nonzeros:
-            self.subset = ColumnSubset(np.arange(width), width)
-            return
-        weighted = running.w != 0.0 if also is None else (running.w != 0.0) | (also != 0.0)
-        self.subset = occurring(active, width, weighted)
-        self.held = NarrowRows.of(active, self.subset)
-        self.running = WeightState()  # the scalars and tallies are the same arrays
-        self.running.w = running.w[self.subset.columns]
-        self.running.scalars, self.running.tallies = running.scalars, running.tallies
-
-    def narrow(self, best: BestWeights) -> Vector:
-        """Return the best weights, augmented, on these columns."""
-        return np.append(best.scale * best.w[self.subset.columns], best.bias)
-
-    def settle(self) -> None:
-        """Take the running weights over from the solve."""
-        self._running.w[self.subset.columns] = self.running.w
-
-
-def occurring(held: HeldRows, columns: int, marks: NDArray[np.bool_] | None = None) -> ColumnSubset:
-    """Return the columns, of so many, that occur in rows, or are marked."""
-    marks = np.zeros(columns, dtype=bool) if marks is None else marks
-    mark_columns(held.rows, marks)
-    return ColumnSubset(np.flatnonzero(marks), columns)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import PRICES, Settings
+from streamtron.core.config import PRICES
 from streamtron.core.errors import DataError
-from streamtron.core.losses import NO_NUMBERS, Loss, loss_of
-from streamtron.core.rows import Chunk, Label
+from streamtron.core.losses import NO_NUMBERS, Loss
+from streamtron.core.rows import Chunk, Facts, Label
 
 LEAST, MOST = 1e-50, 1e50
 """Labels that are numbers are 0, or so far from it at least and at most."""
@@ -100,29 +100,13 @@ class Targets:
             self.numbers[at], self.signs[at], self.delta2[at], self.squares[at], t, self.center
         )
 
-    @property
-    def present(self) -> NDArray[np.bool_] | slice:
-        """The rows that are not left out: an index for arrays of all of them."""
-        return slice(None) if self.signs.all() else self.signs != 0
 
-    def least_delta2(self, loss: Loss) -> float:
-        """Return the least Δ_k² of the rows that are not left out; where labels are numbers over
-        ``loss.shares``. ∞ without rows."""
-        delta2 = self.delta2[self.present]
-        if len(self.t):
-            delta2 = delta2 / loss.shares(self.t[self.present])
-        return float(delta2.min(initial=math.inf))
+class Bounds(NamedTuple):
+    """Bounds on what all rows are: R² = max (‖x_k‖² + ρ² + Δ_k²) is ``sq_radius`` at most, and Δ_k²
+    is ``least_delta2`` at least; where labels are numbers over ``Loss.shares`` of the largest."""
 
-    def sq_lengths(self, rho: float) -> NDArray[np.float64]:
-        """q_k = ‖x_k‖² + ρ² + Δ_k² of the rows that are not left out; DataError if one is 0."""
-        lengths = (self.squares + (rho**2 + self.delta2))[self.present]
-        if lengths.min(initial=np.inf) <= 0.0:
-            row = int(self.numbers[self.present][lengths.argmin()])
-            raise DataError(
-                f"row {row + 1} has no features, and delta and rho are 0: no classifier gives it a "
-                "margin above 0. Remove the row, or give --rho or --delta above 0."
-            )
-        return lengths
+    sq_radius: float
+    least_delta2: float
 
 
 @dataclass(slots=True, eq=False)
@@ -132,12 +116,13 @@ class TargetRule:
     Parameters
     ----------
     delta2 : Δ² of a row of weight 1.
-    labels : the source's labels by code, growing while the first reading runs.
+    labels : of the data, by code.
     class_weights : weight of a label, 1 where it is not named; None = all 1. Where a row may have
         several labels, that of ``positive`` counts for the rows that have it, and all others are 1.
-    positive : the label that is +1 (rows that have it among theirs, where there may be several);
-        it may be one not met yet. None = the first one met. Turning all signs turns w exactly, so
-        the data need not be read before it is known which label is the larger.
+    positive : the label that is +1 (rows that have it among theirs, where there may be several).
+        None = the first one.
+    center : is taken off labels that are numbers: the bias is less by it.
+    rho : the feature of the bias: where it and Δ are 0, a row without features is refused.
     """
 
     delta2: float
@@ -145,15 +130,22 @@ class TargetRule:
     class_weights: Mapping[Label, float] | None
     positive: Label | None
     center: float = 0.0
-    """is taken off labels that are numbers: the bias is less by it"""
+    rho: float = 1.0
 
-    @property
-    def least_delta2(self) -> float:
-        """The least Δ_k² that class weights make of a row of weight 1."""
-        return self.delta2 / max([1.0, *(self.class_weights or {}).values()])
+    def bounds(self, facts: Facts, loss: Loss) -> Bounds:
+        """Return bounds on R² and Δ_k², from what is known of all rows."""
+        weights = [(self.class_weights or {}).get(label, 1.0) for label in self.labels]
+        present = [weight for weight in weights if weight > 0.0] or [1.0]
+        least = facts.least_weight * min(present) or 1.0
+        sq_radius = facts.sq_norm + (self.rho**2 + self.delta2 / least)
+        delta2 = self.delta2 / (facts.largest_weight * max(present) or 1.0)
+        if loss.numbers:
+            farthest = max(abs(facts.least - self.center), abs(facts.largest - self.center))
+            delta2 /= float(loss.shares(np.array([farthest]))[0])
+        return Bounds(sq_radius, delta2)
 
     def __call__(self, chunk: Chunk) -> Targets:
-        """The chunk's targets."""
+        """Return the chunk's targets; DataError where a row can have none."""
         signs = self._signs(chunk)
         delta2 = np.full(len(chunk), self.delta2)
         weights = chunk.weights
@@ -165,6 +157,8 @@ class TargetRule:
             with np.errstate(over="ignore"):
                 delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
             self._check_prices(chunk, weights, delta2)
+        if self.delta2 == self.rho == 0.0:
+            _check_features(chunk, signs)
         if chunk.codes.dtype != np.float64:
             return Targets(chunk.numbers, signs, delta2, chunk.squares)
         _check_sizes(chunk, signs)
@@ -187,7 +181,7 @@ class TargetRule:
                 place += " and its class"
             raise DataError(
                 f"the weight of {place} is {weight:g}, which times C is "
-                f"{0.5 / self.delta2 * weight:g}: wanted {PRICES[0]:g} to {PRICES[1]:g}, or a "
+                f"{0.5 / self.delta2 * weight:g}: expected {PRICES[0]:g} to {PRICES[1]:g}, or a "
                 "weight of 0, which leaves the row out. Give another weight, or another C."
             )
 
@@ -195,10 +189,10 @@ class TargetRule:
         """+1 for the rows that have the positive label, -1 for the others; 1 for all of numbers."""
         if chunk.codes.dtype == np.float64:
             return np.ones(len(chunk), np.int8)
-        labels, label = self.labels, self.positive
         plus = 0
-        if label is not None:
-            plus = labels.index(label) if label in labels else -2  # not met yet: no row has it
+        if self.positive is not None:
+            known = self.positive in self.labels
+            plus = self.labels.index(self.positive) if known else -2  # no row has it
         if chunk.code_offsets is None:
             ones: NDArray[np.int8] = (chunk.codes == plus).view(np.int8)
             return ones + ones - np.int8(1)
@@ -217,37 +211,15 @@ class TargetRule:
         return np.where(signs == 1, weight, 1.0)
 
 
-@dataclass(slots=True)
-class Extent:
-    """What is known of the rows observed so far: width, R², the least Δ_k² > 0 (see ``Targets``),
-    how many rows; and what is taken off labels that are numbers."""
-
-    columns: int = 0
-    sq_radius: float = 0.0
-    least_delta2: float = math.inf
-    rows: int = 0
-    center: float | None = None
-
-    def observe(self, sq_radius: float, least_delta2: float) -> None:
-        """Update R² and the least Δ_k²."""
-        self.sq_radius = max(self.sq_radius, sq_radius)
-        self.least_delta2 = min(self.least_delta2, least_delta2)
-
-    def join(self, extent: Extent) -> None:
-        """Add rows of another part."""
-        self.observe(extent.sq_radius, extent.least_delta2)
-        self.center = extent.center if self.center is None else self.center
-        self.rows += extent.rows
-        self.columns = max(self.columns, extent.columns)
-
-    def add(self, targets: Targets, settings: Settings, columns: int) -> None:
-        """Add the rows of a chunk of so many columns, which have not been observed before."""
-        self.columns = max(self.columns, columns)
-        sq_lengths = targets.sq_lengths(settings.augmentation)
-        if not len(sq_lengths):
-            return
-        self.observe(float(sq_lengths.max()), targets.least_delta2(loss_of(settings)))
-        self.rows += len(sq_lengths)
+def _check_features(chunk: Chunk, signs: NDArray[np.int8]) -> None:
+    """Refuse rows without features."""
+    empty = np.flatnonzero((chunk.squares <= 0.0) & (signs != 0))
+    if len(empty):
+        raise DataError(
+            f"row {int(chunk.numbers[empty[0]]) + 1} has no features, and delta and rho are 0: no "
+            "classifier gives it a margin above 0. Remove the row, or give --rho or --delta above "
+            "0."
+        )
 
 
 def _check_sizes(chunk: Chunk, signs: NDArray[np.int8]) -> None:
@@ -258,6 +230,6 @@ def _check_sizes(chunk: Chunk, signs: NDArray[np.int8]) -> None:
     if len(out):
         row = int(out[0])
         raise DataError(
-            f"row {int(chunk.numbers[row]) + 1} has the label {float(chunk.codes[row]):g}: wanted "
-            f"0, or {LEAST:g} to {MOST:g} in size. Multiply all labels by the same number."
+            f"row {int(chunk.numbers[row]) + 1} has the label {float(chunk.codes[row]):g}: "
+            f"expected 0, or {LEAST:g} to {MOST:g} in size. Multiply all labels by the same number."
         )

@@ -1,9 +1,8 @@
-"""Vectors of one number a column, and their nonzeros alone."""
+"""Vectors of one number a column, by their nonzeros: as files of states have them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +41,9 @@ class SparseVector:
             raise ValueError("columns that are not there")
 
     @classmethod
-    def of(cls, vector: Vector, columns: NDArray[np.uint32] | None = None) -> SparseVector:
-        """Return a vector by its nonzeros; ``columns`` : an array to share, if it has just them."""
-        nonzero = np.flatnonzero(vector != 0.0).astype(np.uint32)
-        if columns is None or not np.array_equal(nonzero, columns):
-            columns = nonzero
+    def of(cls, vector: Vector) -> SparseVector:
+        """Return a vector by its nonzeros."""
+        columns = np.flatnonzero(vector != 0.0).astype(np.uint32)
         return cls(columns, vector[columns], len(vector))
 
     def __len__(self) -> int:
@@ -59,37 +56,13 @@ class SparseVector:
         return vector
 
 
-def smaller(vector: Vector, columns: NDArray[np.uint32] | None = None) -> Vector | SparseVector:
-    """Return a vector by its nonzeros (see ``SparseVector.of``) where that takes fewer bytes."""
+def smaller(vector: Vector) -> Vector | SparseVector:
+    """Return a vector by its nonzeros where that takes fewer bytes."""
     if 3 * np.count_nonzero(vector != 0.0) >= 2 * len(vector):
         return vector
-    return SparseVector.of(vector, columns)
+    return SparseVector.of(vector)
 
 
 def dense(vector: Vector | SparseVector) -> Vector:
     """Return all numbers of a vector."""
     return vector.dense() if isinstance(vector, SparseVector) else vector
-
-
-def cut(vector: Vector | SparseVector, length: int) -> Vector | SparseVector:
-    """Return the first numbers of a vector, in arrays of its own."""
-    if isinstance(vector, SparseVector):
-        stop = int(np.searchsorted(vector.columns, length))
-        columns, values = vector.columns[:stop].copy(), vector.values[:stop].copy()
-        return SparseVector(columns, values, min(length, len(vector)))
-    return vector[:length].copy()
-
-
-def resized(v: Vector, columns: int) -> Vector:
-    """Return a copy of an augmented vector with so many columns, 0 where it has none: the bias
-    stays the last number."""
-    wide, common = np.zeros(columns + 1), min(columns, len(v) - 1)
-    wide[:common], wide[-1] = v[:common], v[-1]
-    return wide
-
-
-def is_vector(vector: Any, length: int) -> bool:
-    """Return whether something is a vector of so many numbers."""
-    if isinstance(vector, SparseVector):
-        return len(vector) == length
-    return bool(vector.dtype == np.float64 and vector.shape == (length,))

@@ -15,7 +15,6 @@ from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import passes
 from streamtron.solver.targets import Targets
-from streamtron.solver.vectors import dense, resized
 
 LARGEST_SCALED = 1 << 28
 """The largest count after a change of resolution: ascent then has room to 2³¹ − 1."""
@@ -56,10 +55,9 @@ class DualPoint(NamedTuple):
     excess: float = 0.0
 
     def plus(self, change: DualPoint, sign: int = 1) -> DualPoint:
-        """Return the sum, or with −1 the difference, as wide as the wider one."""
-        columns = max(len(self.a), len(change.a)) - 1
+        """Return the sum, or with −1 the difference."""
         return DualPoint(
-            resized(self.a, columns) + sign * resized(change.a, columns),
+            self.a + sign * change.a,
             self.extension + sign * change.extension,
             self.steps + sign * change.steps,
             self.excess + sign * change.excess,
@@ -71,17 +69,13 @@ class DualPoint(NamedTuple):
         return self.steps / b - 0.5 * sq_norm / b / b + self.excess  # b² might underflow
 
 
-NO_COUNTS = DualPoint(np.zeros(1), 0.0, 0)
-"""The dual point of counts that are all 0."""
-
-
 class WeightState:
     """The running weights: ``w`` and the bias weight, with ‖a‖², Σ Δ_k² c_k² and t = Σ |c_k|.
 
     ``scalars`` and ``tallies`` are laid out as the kernels take them."""
 
-    def __init__(self) -> None:
-        self.w = np.zeros(0)
+    def __init__(self, columns: int) -> None:
+        self.w = np.zeros(columns)
         self.scalars = np.zeros(5)
         self.tallies = np.zeros(3, dtype=np.int64)
 
@@ -143,11 +137,6 @@ class WeightState:
         self.settle(point.a[:-1].copy(), float(point.a[-1]), point.extension, point.steps)
         self.scalars[kernels.EXCESS] = point.excess
 
-    def widen(self, columns: int) -> None:
-        """Make room for more columns, whose memory costs nothing before it is written to."""
-        narrow, self.w = self.w, np.zeros(columns)
-        self.w[: len(narrow)] = narrow
-
     def settle(self, w: NDArray[np.float64], bias: float, extension: float, steps: int) -> None:
         """Set a to sums made afresh from the counts."""
         self.w = w
@@ -181,7 +170,7 @@ def restart(running: WeightState) -> None:
 
 def consistent(running: WeightState) -> bool:
     """Whether ‖a‖² agrees with the parts of a within half of it: rounding alone stays far below."""
-    parts = kernels.square_sum(dense(running.w)) + running.bias**2 + running.extension
+    parts = kernels.square_sum(running.w) + running.bias**2 + running.extension
     off = abs(parts - running.sq_norm)
     return math.isfinite(off) and off <= 0.5 * max(parts, running.sq_norm)
 

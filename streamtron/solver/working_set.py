@@ -4,19 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
-from streamtron.core.rows import Chunk, Rows
+from streamtron.core.rows import Block, Chunk, Data, Rows
 from streamtron.core.text import format_size
-from streamtron.solver import few_columns, passes
-from streamtron.solver.learner import Learner, enter
+from streamtron.solver import few_columns
+from streamtron.solver.learner import Learner, enter, hold_rows
 from streamtron.solver.row_store import fitting
 from streamtron.solver.stages import Regime
-from streamtron.solver.stopping import leave_brief_stages
 from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
 
 NEAR = 1.25
@@ -24,27 +23,29 @@ NEAR = 1.25
 cost memory, fewer come back as violators of the next scan."""
 
 
-def keep_all(learner: Learner, rows: Rows, targets: Targets) -> bool:
-    """Keep all rows of a chunk, if every row so far is in memory and these fit; or, where columns
-    are few, what becomes of them in ``few_columns``."""
-    if learner.regime == Regime.ALL_ROWS:
-        if learner.complete or learner.active.share(learner.pool, rows, targets):
-            return True
-        _leave_all_rows(learner, rows)
-    return learner.regime == Regime.FEW_COLUMNS and few_columns.take_rows(learner, rows, targets)
-
-
-def _leave_all_rows(learner: Learner, rows: Rows) -> None:
-    """Make room where memory does not hold all rows so far and those of a chunk."""
-    if few_columns.worthwhile(learner, rows):
+def choose_regime(learner: Learner, blocks: Sequence[Block]) -> None:
+    """Choose what memory is to hold of data of these blocks, of which it has not all rows."""
+    if few_columns.worthwhile(learner, blocks):
         enter(learner, Regime.FEW_COLUMNS)
-        leave_brief_stages(learner)
-        few_columns.begin(learner)
-        if len(learner.active):
-            few_columns.make_room(learner)
     else:
         enter(learner, Regime.WORKING_SET)
-        _drop_idle_rows(learner)
+
+
+def hold_all(learners: Sequence[Learner], data: Data) -> None:
+    """Have learners hold all rows of the data, which are in memory."""
+    if data.held is None or not learners:
+        return
+    rows, squares = data.held
+    numbers = np.arange(len(squares))
+    targets = [[learner.targets(chunk) for learner in learners] for chunk in data.chunks()]
+    for learner, of_chunks in zip(learners, zip(*targets, strict=True), strict=True):
+        signs, delta2, t = (
+            np.concatenate([getattr(some, name) for some in of_chunks])
+            for name in ("signs", "delta2", "t")
+        )
+        hold_rows(
+            learner, rows, Targets(numbers, signs, delta2, squares, t, learner.targets.center)
+        )
 
 
 def counts_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
@@ -64,7 +65,7 @@ def keep(
     """Keep the rows at positions ``chosen``. Where memory is full, a reading that trains yields,
     for the rows held to be solved, and then drops most of them; one that scans keeps no more."""
     active = learner.active
-    while len(chosen) and not learner.complete:
+    while len(chosen):
         chosen = chosen[active.add(rows, chosen, targets.take(chosen)) :]
         if not len(chosen):
             return
@@ -85,13 +86,6 @@ def keep(
         _keep_some(learner)
 
 
-def release_rows(learner: Learner) -> None:
-    """Keep no rows any more. If training continues, the next reading keeps those that matter."""
-    learner.active.clear()
-    if learner.regime == Regime.ALL_ROWS:
-        enter(learner, Regime.WORKING_SET)
-
-
 def _keep_some(learner: Learner) -> None:
     """Keep a part of the buffer just solved: drawn by c_k to the byte; or, where every row has a
     count, by the curvature there, α (1 − α/C)."""
@@ -109,19 +103,6 @@ def _keep_some(learner: Learner) -> None:
     active.retain(np.sort(drawn[: fitting(active.sizes[drawn], kept * active.budget)]))
     if len(active) == rows_before:
         active.clear()  # the next row does not fit beside these
-
-
-def _drop_idle_rows(learner: Learner) -> None:
-    """Drop rows without a count whose margin is above NEAR · threshold."""
-    active = learner.active
-    if not len(active) or not learner.loss.sparse:
-        return
-    augmented = learner.running.augmented(1.0)
-    y_a = passes.margins(active.rows, active.targets.signs, learner.augmentation, augmented)
-    counts = learner.counts.take(active.numbers)
-    y_a += active.targets.delta2 * counts
-    threshold = learner.rule.threshold(learner.running)
-    active.retain(np.flatnonzero((counts > 0) | (y_a <= NEAR * threshold)))
 
 
 def room(learner: Learner) -> int:

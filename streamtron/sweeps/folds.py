@@ -64,7 +64,7 @@ def folds_of(
     folds = min(FOLDS, len(paths)) if count is None else whole(count, "folds")
     if not 2 <= folds <= len(paths):
         raise SettingsError(
-            f"folds is {folds}, and there are {len(paths)} shards: wanted 2 to {len(paths)}."
+            f"folds is {folds}, and there are {len(paths)} shards: expected 2 to {len(paths)}."
         )
     return [
         Fold(
@@ -123,7 +123,6 @@ def _beginning(
     with open_shards(
         paths,
         reader,
-        cache_dir=None,
         most_labels=most,
         allow_duplicate=True,
         on_bad_shard=on_bad_shard,

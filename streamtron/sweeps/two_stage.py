@@ -16,8 +16,11 @@ from streamtron.solver.stages import Stage, b_scale, choose_b, plan
 from streamtron.sweeps.trial import Trial
 
 BRIEF = 2
-"""Full epochs of a stage that auto leaves early, at most: one, and one whose scan finds the
-bracket."""
+"""Full epochs of the first stage of auto, at most: one, and one whose scan finds the bracket."""
+
+STAGES = "1,ascent"
+"""The stages of auto: ε = 1, which brackets γ_d, and dual ascent."""
+
 DIGITS = 6
 """Significant digits of a chosen b: few enough to be typed into ``fit``."""
 
@@ -30,7 +33,7 @@ def number_of_stages(settings: Settings, candidates: Sequence[Settings], metric:
     bounds say nothing of the metric, by a SettingsError."""
     losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
     penalties = [candidate.penalty for candidate in candidates if candidate.ratio]
-    stages = min(len(plan(candidate)) for candidate in candidates)
+    stages = min(len(plan(_staged(candidate))) for candidate in candidates)
     reason = None
     if losses:
         reason = f"is for the squared hinge, and the loss is {losses[0]}"
@@ -56,7 +59,8 @@ def stage_settings(number: int, candidate: Settings, earlier: Trial | None) -> S
     >>> [(settings.stage, settings.max_epochs) for settings in stages]
     [('1', 100), ('1', 2)]
     """
-    stage, most = plan(candidate)[number], candidate.max_epochs
+    stage, most = plan(_staged(candidate))[number], candidate.max_epochs
+    brief = number == 0 and candidate.stages is None
     b = stage.b_relative
     if b is None and stage.epsilon < 1.0 and earlier and earlier.radius:
         upper_bound = earlier.certificate["upper_bound"]
@@ -64,8 +68,14 @@ def stage_settings(number: int, candidate: Settings, earlier: Trial | None) -> S
     return candidate.but(
         stage="ascent" if stage.ascent else repr(stage.epsilon).removesuffix(".0"),
         b=None if b is None else (b,),
-        max_epochs=min(most, BRIEF) if stage.brief else most,
+        max_epochs=min(most, BRIEF) if brief else most,
     )
+
+
+def _staged(candidate: Settings) -> Settings:
+    """Return a candidate with the stages that auto has in a two-stage sweep."""
+    paper = candidate.loss == Settings().loss and not candidate.ratio
+    return candidate.but(stage=STAGES) if candidate.stages is None and paper else candidate
 
 
 def bracketed_b(

@@ -19,14 +19,14 @@ import xxhash
 
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.sealed import canonical, sealed_bytes
-from streamtron.data import Manifest, open_shards
-from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, CachedShard, Entry, read_contents
+from streamtron.data import Dataset, Manifest, ReaderConfig
+from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, Entry, read_contents
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
 from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
-from tests.helpers.shard_rows import bits
+from tests.helpers.shard_rows import bits, data_of
 
 DEEP = "[" * 100_000 + "]" * 100_000
 HUGE = 2**60
@@ -114,20 +114,22 @@ def test_a_pipe_is_not_waited_for_and_a_directory_is_refused(tmp_path, what, nam
 
 
 @pytest.fixture
-def cached(tmp_path):
-    """A cache of one shard of nine rows, and the one flat file in it."""
-    data = tmp_path / "data"
-    data.mkdir()
-    rows = b"".join(b"%d %d:0.5 %d:2\n" % (k % 2, k + 1, k + 20) for k in range(9))
-    (data / "a.svm").write_bytes(rows)
-    with open_shards([str(data)], cache_dir=str(tmp_path / "cache")) as source:
-        list(source.chunks())
+def prepared(tmp_path):
+    """The prepared file of a shard of nine rows of several labels and lengths."""
+    (tmp_path / "data").mkdir()
+    rows = [f"{'a,b' if k % 2 else 'b'} {k + 1}:0.5{' 20:2' * (k % 3 > 0)}\n" for k in range(9)]
+    (tmp_path / "data" / "a.svm").write_text("".join(rows))
+    opened(tmp_path).close()
     [path] = (tmp_path / "cache").glob("*.cache")
     return path
 
 
+def opened(place: Path) -> Dataset:
+    return data_of(place / "data", place / "cache", ReaderConfig(multilabel=True))
+
+
 def split_flat(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The segments, head included, and the footer of a flat file."""
+    """The segments and the table, head included, and the footer of a prepared file."""
     raw = path.read_bytes()
     length, *_ = _TAIL.unpack(raw[-_TAIL.size :])
     stop = len(raw) - _TAIL.size - length
@@ -135,10 +137,18 @@ def split_flat(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def write_flat(path: Path, segments: bytes, footer: dict[str, Any] | bytes) -> None:
-    """A flat file whose checksums are right, whatever is in it."""
+    """A prepared file with these segments and this footer, whatever is in it."""
     text = footer if isinstance(footer, bytes) else json.dumps(footer).encode()
     tail = _TAIL.pack(len(text), xxhash.xxh3_64_intdigest(text), _END)
     path.write_bytes(segments + text + tail)
+
+
+def write_forged(path: Path, segments: bytes, footer: dict[str, Any], entry: Entry) -> None:
+    """The same of one segment, whose checksum and that of the table are right."""
+    body, table = np.split(np.frombuffer(segments, np.uint8), [len(_HEAD) + entry.bytes])
+    checksum = xxhash.xxh3_64_intdigest(body[len(_HEAD) :].tobytes())
+    footer["table_checksum"] = xxhash.xxh3_64_intdigest(table.tobytes())
+    write_flat(path, segments, footer | {"entries": [[*entry._replace(checksum=checksum)]]})
 
 
 def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
@@ -146,80 +156,119 @@ def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
     return footer | {"entries": [list(entry.values())]}
 
 
+def facts_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
+    return footer | {"facts": footer["facts"] | change}
+
+
 FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "rows of 2^60": lambda f: entry_of(f, rows=HUGE),
     "rows below 0": lambda f: entry_of(f, rows=-9),
     "rows that are no number": lambda f: entry_of(f, rows="9"),
     "an offset behind the end": lambda f: entry_of(f, offset=HUGE),
+    "rows that are all as long": lambda f: entry_of(f, length=HUGE),
+    "values of another kind": lambda f: entry_of(f, values="some"),
+    "columns of three bytes": lambda f: entry_of(f, column_bytes=3),
+    "codes of three bytes": lambda f: entry_of(f, code_bytes=3),
     "no segments": lambda f: f | {"entries": []},
     "a segment of one number": lambda f: f | {"entries": [[16]]},
+    "a table below 0": lambda f: f | {"columns": -1},
+    "a table of 2^60 columns": lambda f: f | {"columns": HUGE},
     "no version": lambda f: {"entries": []},
     "deep nesting": lambda f: DEEP.encode(),
+    "a number": lambda f: b"3",
+    "a list": lambda f: b"[]",
     "a key that is a list": lambda f: f | {"key": [1, 2]},
     "labels that are a number": lambda f: f | {"labels": 3},
+    "labels that are lists": lambda f: f | {"labels": [["a"], ["b"]]},
+    "places that are numbers": lambda f: f | {"places": [1, 2]},
+    "a place too few": lambda f: f | {"places": ["line 1"]},
+    "no facts": lambda f: f | {"facts": {}},
+    "facts of more rows": lambda f: facts_of(f, rows=10),
+    "facts that are text": lambda f: facts_of(f, weight="9"),
+    "facts without an end": lambda f: facts_of(f, weights=[1.0]),
+    "facts that are infinite": lambda f: facts_of(f, sq_norm=float("inf")),
+    "facts of more labels": lambda f: facts_of(f, labels=[1.0] * 3),
 }
 
 
 @pytest.mark.parametrize("footer", FOOTERS)
-def test_a_flat_file_with_a_hostile_footer_is_refused_and_made_anew_from_its_shard(cached, footer):
-    data, cache, good = str(cached.parents[1] / "data"), str(cached.parent), cached.read_bytes()
-    with open_shards([data], cache_dir=cache) as source:
-        wanted = [bits(chunk) for chunk in source.chunks()]
-    segments, fields = split_flat(cached)
-    write_flat(cached, segments, fields)
-    assert cached.read_bytes() == good, "the frame itself is as we write it"
-    write_flat(cached, segments, FOOTERS[footer](fields))
-    assert str(cached) in refused(lambda: read_contents(str(cached)), FileDamaged)
-    with open_shards([data], cache_dir=cache) as source:
-        assert [bits(chunk) for chunk in source.chunks()] == wanted
-    assert cached.read_bytes() == good
+def test_a_prepared_file_with_a_hostile_footer_is_refused_and_made_anew(prepared, footer):
+    place, good = prepared.parents[1], prepared.read_bytes()
+    with opened(place) as data:
+        wanted = [bits(chunk) for chunk in data.chunks()]
+    segments, fields = split_flat(prepared)
+    write_flat(prepared, segments, fields)
+    assert prepared.read_bytes() == good, "the frame itself is as we write it"
+    write_flat(prepared, segments, FOOTERS[footer](fields))
+    assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
+    with opened(place) as data:
+        assert [bits(chunk) for chunk in data.chunks()] == wanted
+    assert prepared.read_bytes() == good
 
 
 @pytest.mark.parametrize("length", [HUGE, 2**64 - 1, 0, 10])
-def test_a_flat_file_whose_tail_lies_about_the_footer_is_refused(cached, length):
-    raw = cached.read_bytes()
-    cached.write_bytes(raw[: -_TAIL.size] + _TAIL.pack(length, 0, _END))
-    assert str(cached) in refused(lambda: read_contents(str(cached)), FileDamaged)
+def test_a_prepared_file_whose_tail_lies_about_the_footer_is_refused(prepared, length):
+    raw = prepared.read_bytes()
+    prepared.write_bytes(raw[: -_TAIL.size] + _TAIL.pack(length, 0, _END))
+    assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
 
 
-def forged(path: Path, place: int, value: int, **change: int) -> None:
-    """Write one number into the only segment and make all checksums right again."""
-    segments, footer = split_flat(path)
-    body = bytearray(segments)
-    struct.pack_into("<i" if value < 0 else "<I", body, len(_HEAD) + 4 * place, value)
-    checksum = xxhash.xxh3_64_intdigest(bytes(body[len(_HEAD) :]))
-    write_flat(path, bytes(body), entry_of(footer, checksum=checksum, **change))
+@pytest.mark.parametrize(
+    ("columns", "length", "first", "nonzeros"),
+    [(2, 2**40, 0, 9 * 2**40), (2, 3, 0, 27), (2000, 2000, 0, 2000**2), (2, 2**40, None, 9)],
+)
+def test_rows_alike_are_no_more_than_their_bytes_can_tell(
+    prepared, columns, length, first, nonzeros
+):
+    _, footer = split_flat(prepared)
+    rows = max(9, columns)
+    entry = Entry(len(_HEAD), rows, nonzeros, None, length, first, 2, 1, "none", False, 0)
+    segments = _HEAD + bytes(entry.bytes + 12 * columns)
+    write_forged(prepared, segments, footer | {"columns": columns}, entry)
+    assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
 
 
-FORGED: dict[str, tuple[int, int, dict[str, int]]] = {
-    "longer": (18, 3, {}),
-    "far longer": (18, 2**32 - 1, {}),
-    "shorter": (26, 0, {}),
-    "no label": (27, 2, {}),
-    "below none": (27, -2, {}),
-    "nonzeros traded for rows": (18, 2, {"rows": 18, "nonzeros": 0}),
+FORGED: dict[str, tuple[str, int, int]] = {
+    "a longer row": ("lengths", 0, 2),
+    "a far longer row": ("lengths", 0, 2**32 - 1),
+    "a shorter row": ("lengths", -1, 1),
+    "a row of more labels": ("label counts", 0, 2),
+    "a row of far more labels": ("label counts", 0, 2**32 - 1),
+    "a row of fewer labels": ("label counts", -1, 0),
+    "a label that is none": ("codes", 0, 2),
+    "a column behind the table": ("columns", 3, 10),
+    "the last column of all": ("columns", 0, 2**16 - 1),
+    "a column twice in the table": ("table", 0, 20),
+    "a column beyond all": ("table", 0, 2**32 - 1),
+    "a column that never occurs": ("counts", 0, 0),
+    "a column that occurs more often": ("counts", 0, 2),
+    "a column that occurs less than never": ("counts", 0, -1),
 }
 
 
 @pytest.mark.parametrize("what", FORGED)
-def test_a_flat_file_forged_down_to_its_checksums_leads_nowhere(cached, what):
-    place, value, change = FORGED[what]
-    forged(cached, place, value, **change)
-    shard = CachedShard(str(cached), "a.svm", read_contents(str(cached)))
-    assert str(cached) in refused(lambda: list(shard.batches()), FileDamaged)
+def test_a_prepared_file_forged_down_to_its_checksums_leads_nowhere(prepared, what):
+    name, index, value = FORGED[what]
+    segments, footer = split_flat(prepared)
+    entry, names = Entry(*footer["entries"][0]), ["weights", "squares", "lengths", "label counts"]
+    sizes = [*zip([*names, "codes"], entry.head, strict=True)]
+    sizes += [("columns", (np.uint16, entry.nonzeros)), ("values", (np.float32, entry.nonzeros))]
+    sizes += [("table", (np.uint32, footer["columns"])), ("counts", (np.int64, footer["columns"]))]
+    body, start = bytearray(segments), len(_HEAD)
+    for own, (dtype, length) in sizes:
+        array = np.frombuffer(body, dtype, length, start)
+        start += array.nbytes
+        if own == name:
+            array[index] = value
+    assert start == len(body)
+    write_forged(prepared, bytes(body), footer, entry)
+    assert read_contents(str(prepared)).rows == 9
 
+    def read() -> None:
+        with opened(prepared.parents[1]) as data:
+            list(data.chunks())
 
-def test_a_forged_column_counts_for_the_width_that_kernels_trust(cached):
-    forged(cached, 36, 1000)  # the first column of the first row, above its second
-    data, cache = cached.parents[1] / "data", str(cached.parent)
-    with open_shards([str(data)], cache_dir=cache) as source:
-        list(source.chunks())
-        assert source.width == 1001
-    with (
-        open_shards([str(data)], cache_dir=cache, most_columns=1000) as source,
-        pytest.raises(MachineError, match="column 1000"),
-    ):
-        list(source.chunks())
+    assert str(prepared) in refused(read, FileDamaged)
 
 
 IN_LITTLE_ROOM = """
@@ -229,7 +278,7 @@ from streamtron.data import open_shards
 from tests.cli.test_hostile import READ
 
 def shards(path):
-    with open_shards([path], cache_dir=None) as source:
+    with open_shards([path]) as source:
         for chunk in source.chunks():
             pass
 

@@ -149,7 +149,7 @@ def test_kills_between_or_within_rounds_change_no_bit(place, workers, alone, act
         found = trained(place, model, killing, active_set)
         assert model.read_bytes() == alone, at
         assert mark.exists() == within
-        assert found.report["steps"]["start"]["rounds"] == 1, at
+        assert found.report["steps"]["describe"]["rounds"] == 1, at
 
 
 class KilledInTurn(Killing):
@@ -194,7 +194,8 @@ class Paused(WorkerParts):
         super()._find_homes(numbers)
 
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        if not (getattr(step, "short", False) or step.__name__ == "start" or self.done):
+        begins = step.__name__ in ("describe", "start")
+        if not (getattr(step, "short", False) or begins or self.done):
             self.done = True
             self._workers.client.run(become, "paused", workers=self._homes[:1])
         return super()._map(step, arguments)

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from streamtron import Settings
 from streamtron.core.losses import HINGE, LOSSES, SQUARED_ERROR, Loss, gains, slopes, solved, values
-from streamtron.core.rows import make_rows
+from streamtron.core.rows import Facts, make_rows
 from streamtron.solver.learner import Learner, augment
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets, round_counts
@@ -118,7 +118,8 @@ def test_weights_with_a_small_objective_far_from_those_of_the_dual_point_prove_n
 
 
 def test_another_feature_changes_neither_the_best_weights_nor_the_counts():
-    learner, at = Learner(Settings(C=1.0, intercept="free")), 4096.0
+    at = 4096.0
+    learner = Learner(Settings(C=1.0, intercept="free"), 2, Facts(2, 2.0, 1.0, 1.0, 1.0, ()))
     running, best = learner.running, learner.best
     running.settle(np.ones(2), 3.0 * at, 0.0, 5)  # Σ c_k l_k = 3
     best.bias, best.candidate = 0.5 / at, np.array([1.0, 2.0, 0.25 / at])

@@ -11,7 +11,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
 from streamtron.solver.learner import Learner
 from tests.helpers.oracle import Oracle, Row, gamma_d
-from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
+from tests.helpers.sources import ListData, csr, dense, random_rows, trained
 from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 6
@@ -25,7 +25,7 @@ def separable(seed: int, room: float, n: int = ROWS) -> tuple[list[Row], list[in
 
 
 def fitted(rows: Sequence[Row], labels: Sequence[int], **chosen: Any) -> Learner:
-    source = ListSource(csr(rows), labels, block_rows=32)
+    source = ListData(csr(rows), labels, block_rows=32)
     return trained(source, Settings(delta=0, **chosen), positive=1)
 
 

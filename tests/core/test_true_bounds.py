@@ -158,7 +158,7 @@ def test_a_weight_beyond_what_sums_can_hold_is_refused_by_its_place(weight, tmp_
     bad.write_text(f"1:1 0:1\n-1:{weight!r} 0:-1\n")
     settings = Settings(C=2.0, weights_in_label=True, index_base=0)
     if weight < 1:
-        with pytest.raises(DataError, match=r"the weight of row 2 is .*wanted 1e-40 to 1e\+40"):
+        with pytest.raises(DataError, match=r"the weight of row 2 is .*expected 1e-40 to 1e\+40"):
             run(bad, settings, machine=Machine())
         return
     model, refusal = run(good, settings, machine=Machine()).model, "weight 1e.*at most 1e30"
@@ -175,7 +175,7 @@ def test_coefficients_without_finite_margins_are_refused_by_certify(size, tmp_pa
     shard = tmp_path / "rows.svm"
     shard.write_text("1 0:1\n-1 0:-1\n")
     model = model_of([size], 0.0, rho=0.0)
-    with pytest.raises(DataError, match=r"have the length .*: wanted 1e-100 to 1e\+100"):
+    with pytest.raises(DataError, match=r"have the length .*: expected 1e-100 to 1e\+100"):
         certify(model, shard)
 
 

@@ -1,7 +1,6 @@
 """Values that users give: each becomes its kind, or one sentence names it."""
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -146,8 +145,6 @@ def test_what_is_too_large_is_told_in_a_sentence(place, name, content, options, 
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (partial(streamtron.Machine, checkpoint_every=-5), "checkpoint-every is -5.0: expected 0"),
-        (partial(streamtron.Machine, checkpoint_every=math.nan), "is nan: expected 0 or more"),
         (partial(streamtron.Machine, memory=-1), "memory is -1: expected 0 or more"),
         (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1"),
     ],
@@ -157,7 +154,7 @@ def test_python_refuses_what_the_command_line_does(make, expected):
         make()
 
 
-OPTIONS = "C delta rho tol b max-epochs stage memory seed checkpoint-every parts threads"
+OPTIONS = "C delta rho tol b max-epochs stage memory seed parts threads"
 
 
 @pytest.mark.parametrize("text", ["1_0", "٣", "1i"])

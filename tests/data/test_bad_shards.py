@@ -93,75 +93,66 @@ def write_good(directory: Path, like: str = "svm") -> None:
             (directory / f"{name}.svm").write_bytes(text(first))
 
 
-def opened(directory: Path, cache: Path | None, **options: Any) -> ShardSource:
-    return open_shards([str(directory)], cache_dir=None if cache is None else str(cache), **options)
+def opened(directory: Path, **options: Any) -> ShardSource:
+    return open_shards([str(directory)], **options)
 
 
 def everything(source: ShardSource) -> list[Any]:
-    """All that two readings tell, the second in another order where there is a cache."""
+    """All that two readings tell."""
     first = chunks_of(source)
     again = chunks_of(source)
     names = [shard.name for shard in source.manifest.shards]
-    return [first, again, source.labels, source.width, source.blocks, source.index_base, names]
+    return [first, again, source.labels, source.width, source.index_base, names]
 
 
 @pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("cached", [True, False], ids=["cache", "no cache"])
-def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, kind, cached):
-    data, cache = tmp_path / "data", tmp_path / "cache" if cached else None
+def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, kind):
     name, content = BAD[kind]
-    write_good(data, name)
-    with opened(data, cache and tmp_path / "other") as source:
+    write_good(tmp_path, name)
+    with opened(tmp_path) as source:
         wanted = everything(source)
-    (data / name).write_bytes(content(data / name))
-    for _ in range(2):  # the second time the good ones come from the cache
-        with opened(data, cache, on_bad_shard="skip") as source:
-            assert everything(source) == wanted
-            [(left_out, reason)] = source.skipped
-            assert left_out == name
-            assert reason.startswith(name)
-            assert name not in [shard.name for shard in source.shards]
-    if cache:
-        assert len(list(cache.glob("*.cache"))) == 2
-        assert not list(cache.glob(".*"))
+    (tmp_path / name).write_bytes(content(tmp_path / name))
+    with opened(tmp_path, on_bad_shard="skip") as source:
+        assert everything(source) == wanted
+        [(left_out, reason)] = source.skipped
+        assert left_out == name
+        assert reason.startswith(name)
+        assert name not in [shard.name for shard in source.shards]
 
 
-@pytest.mark.parametrize(("cached", "readings"), [(True, 1.0), (False, 2.0)])
-def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path, cached, readings):
+def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path):
     write_good(tmp_path, "parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with opened(tmp_path, tmp_path / "_c" if cached else None, on_bad_shard="skip") as source:
+    with opened(tmp_path, on_bad_shard="skip") as source:
         assert sum(len(chunk) for chunk in source.chunks()) == 40
         assert source.reading.layout == "lists"
-        assert source.readings == readings
+        assert source.readings == 1.0
         list(source.chunks())
-        assert source.readings == readings + 1
-    with opened(tmp_path, None) as source, pytest.raises(DataError, match=r"a\.parquet"):
+        assert source.readings == 2.0
+    with opened(tmp_path) as source, pytest.raises(DataError, match=r"a\.parquet"):
         source.chunks()
 
 
 @pytest.mark.parametrize("suffix", ["svm", "parquet"])
-@pytest.mark.parametrize("cached", [True, False])
-def test_shards_that_are_all_bad_are_an_error_that_says_why(tmp_path, suffix, cached):
-    (tmp_path / "data").mkdir()
+def test_shards_that_are_all_bad_are_an_error_that_says_why(tmp_path, suffix):
     for name in "ab":
-        (tmp_path / "data" / f"{name}.{suffix}").write_bytes(b"1 1:x\n")
-    source = opened(tmp_path / "data", tmp_path / "c" if cached else None, on_bad_shard="skip")
-    with source, pytest.raises(DataError, match=rf"^a\.{suffix}"):
+        (tmp_path / f"{name}.{suffix}").write_bytes(b"1 1:x\n")
+    with (
+        opened(tmp_path, on_bad_shard="skip") as source,
+        pytest.raises(DataError, match=rf"^a\.{suffix}"),
+    ):
         list(source.chunks())
 
 
 def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_path):
     def refused_by(path, kind, **options):
-        with opened(path, None, on_bad_shard="skip", **options) as source:
+        with opened(path, on_bad_shard="skip", **options) as source:
             return refused(lambda: list(source.chunks()), kind)
 
     write_good(tmp_path / "t")
-    words = refused_by(tmp_path / "t", MachineError, most_columns=30)
-    assert "a.svm, line 29: column 30" in words
     (tmp_path / "t" / "c.svm").write_bytes(b"7 1:1\n8 1:1\n")
     assert "c.svm, line 1: a third label" in refused_by(tmp_path / "t", DataError)
-    with opened(tmp_path / "t", None, on_bad_shard="skip") as source:
+    with opened(tmp_path / "t", on_bad_shard="skip") as source:
         (tmp_path / "t" / "c.svm").unlink()
         words = refused(lambda: list(source.chunks()), MachineError)
     assert "c.svm: cannot be read (No such file" in words
@@ -173,7 +164,7 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
 def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
     write_good(tmp_path)
     (tmp_path / "b.svm").write_bytes(MALFORMED)
-    with opened(tmp_path, None, on_bad_shard="skip") as source:
+    with opened(tmp_path, on_bad_shard="skip") as source:
         first = chunks_of(source)
         (tmp_path / "b.svm").unlink()  # without effect
         assert chunks_of(source) == first
@@ -215,7 +206,7 @@ def test_a_bad_shard_that_is_a_part_of_its_own_or_is_held_out_in_a_fold_is_left_
     (tmp_path / "data" / "b.svm").write_bytes(MALFORMED)
     (tmp_path / "data" / "d.svm").write_bytes(text(120))
     skip = ("--on-bad-shard", "skip", "--C", "0.1,1")
-    done = succeeded(here(tmp_path, "fit", "data", "--model", "m", "--parts", "4", *skip[:2]))
+    done = succeeded(here(tmp_path, "fit", "data", "--model", "m", "--parts", "3", *skip[:2]))
     assert "The proof covers the 120 rows that were read." in done.stdout
     assert here(tmp_path, "certify", "m").returncode == 0
     succeeded(here(tmp_path, "sweep", "data", "--folds", "2", "--table", "t.csv", *skip))

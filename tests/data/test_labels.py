@@ -13,7 +13,7 @@ import pytest
 from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Label
-from streamtron.data import ReaderConfig, RowBatch, open_shards
+from streamtron.data import ReaderConfig, RowBatch
 from streamtron.data.cache.flat_file import read_contents
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
@@ -27,8 +27,8 @@ from tests.helpers.layouts import write_table
 from tests.helpers.libsvm_rows import batches
 from tests.helpers.models import refused
 from tests.helpers.processes import here
-from tests.helpers.shard_rows import chunks_in, small_blocks
-from tests.helpers.sources import RowsInMemory
+from tests.helpers.shard_rows import chunks_in, data_of, small_blocks
+from tests.helpers.sources import rows_in_memory
 
 SEVERAL = ReaderConfig(multilabel=True)
 NAMED = ReaderConfig(multiclass=True)
@@ -134,18 +134,14 @@ def as_text(rows: Sequence[Row]) -> str:
     )
 
 
-def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_four_bytes_in_the_cache(tmp_path):
+def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_a_byte_each_where_prepared(tmp_path):
     rows = [([["b", "c", "a"][j] for j in range(k % 4)], {k: 1}) for k in range(12)]
     (tmp_path / "0.svm").write_text(as_text(rows[:7]))
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
-    cache = str(tmp_path / "_cache")
-    with (
-        small_blocks(),
-        open_shards([str(tmp_path)], SEVERAL, cache_dir=cache, most_labels=None) as source,
-    ):
+    with small_blocks(), data_of(tmp_path, tmp_path / "_cache", SEVERAL) as source:
         chunks = [*source.chunks(), *source.chunks([[2], [1]])]
     sizes = [read_contents(str(file)).bytes for file in (tmp_path / "_cache").glob("*.cache")]
-    assert sum(sizes) == 12 * (4 + 4) + 18 * 4 + 12 * 4, "values and weights are all one"
+    assert sum(sizes) == 12 * 4 + 18 + 12 * 2, "the numbers, codes and columns of rows of ones"
     assert [len(chunk) for chunk in chunks] == [5, 2, 5, 5, 2]
     for chunk in chunks:
         found = shard_rows.labels_of(chunk.codes, chunk.code_offsets, source.labels)
@@ -186,7 +182,7 @@ def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
 def test_signs_and_prices_follow_labels(
     labels, row_weights, class_weights, positive, signs, delta2
 ):
-    source = RowsInMemory(np.eye(3), labels, row_weights, multilabel=True)
+    source = rows_in_memory(np.eye(3), labels, row_weights, multilabel=True)
     [chunk] = source.chunks()
     found = TargetRule(2.0, source.labels, class_weights, positive)(chunk)
     assert (found.signs.tolist(), found.delta2.tolist()) == (signs, delta2)

@@ -34,7 +34,7 @@ from streamtron.runs.update import update
 from tests.helpers.examples import examples
 from tests.helpers.layouts import LAYOUTS, NAMES, PAIR, WIDTH, Row, named, one, write_table
 from tests.helpers.models import refused
-from tests.helpers.shard_rows import chunks_in, rows_of
+from tests.helpers.shard_rows import chunks_in, data_of, rows_of
 
 values = st.floats(-100, 100, width=32).filter(lambda value: value != 0)
 rows_with_values = st.lists(
@@ -383,7 +383,7 @@ def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
         fit(path, vocabulary=str(names))
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
-        list(open_shards([str(path)], reading_from_model(model), cache_dir=None).chunks())
+        list(open_shards([str(path)], reading_from_model(model)).chunks())
 
 
 def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():
@@ -400,7 +400,6 @@ def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():
         {"names": Hashing(5)},
         {"names": Hashing(5, 3)},
         {"multilabel": True},
-        {"multiclass": True},
         {"weights_in_label": True},
     ):
         assert reading.key() != replace(reading, **other).key()
@@ -496,13 +495,14 @@ def test_shards_with_values_are_no_rows_of_ones_unless_all_are_said_to_be_1(tmp_
 def test_columns_that_were_not_asked_for_are_no_features_in_any_shard_and_else_refused(tmp_path):
     first = write_table(tmp_path / "0.parquet", COLUMNS)
     extra = {"f2": [9.0] * 4, "g0": [1.0] * 4, "f3": list("abcd")}
-    second, cache = write_table(tmp_path / "1.parquet", COLUMNS | extra), str(tmp_path / "cache")
+    second, cache = write_table(tmp_path / "1.parquet", COLUMNS | extra), tmp_path / "cache"
     reading = ReaderConfig(features=("f0", "f1"))
-    chunks = chunks_in(first, second, reading=reading, allow_duplicate=True, cache_dir=cache)
-    assert [(len(chunk), chunk.width) for chunk in chunks] == [(4, 2)] * 2
+    with data_of([first, second], cache, reading, allow_duplicate=True) as data:
+        assert [(len(chunk), chunk.width) for chunk in data.chunks()] == [(4, 2)] * 2
     fit(first, model=tmp_path / "m")
     for change in (
-        lambda: chunks_in(first, second, cache_dir=cache),  # cached is no way around
+        lambda: data_of([first, second], cache),  # prepared is no way around
+        lambda: chunks_in(first, second),
         lambda: convert([first, second], tmp_path / "out", to="libsvm"),
         lambda: update(tmp_path / "m", second),
     ):

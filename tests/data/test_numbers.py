@@ -15,13 +15,13 @@ from streamtron import convert, generate
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import MemorySource, ReaderConfig, open_shards
+from streamtron.data import MemoryData, ReaderConfig, open_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import TextForm, text_predictions
 from streamtron.runs.inspect import inspect
 from tests.helpers.layouts import write_table
-from tests.helpers.shard_rows import chunks_in
+from tests.helpers.shard_rows import chunks_in, data_of, rows_in
 
 PLAIN = ReaderConfig(numbers=True)
 READINGS = {
@@ -38,15 +38,17 @@ FINE = [0.1, -3e-05, 0.0, 1e300, 5e-324, 12345678.123456789, -7.0]
 """Numbers that only a correctly rounded double has."""
 
 
-def targets(path: Path, reading: ReaderConfig | None = None, **options: Any) -> list[float]:
-    """The targets of the first reading; those of a second one, from the cache, are the same."""
+def targets(path: Path, reading: ReaderConfig | None = None, **expected: Any) -> list[float]:
+    """The targets as they are prepared; those that are found prepared, or not, are the same."""
     price = ReaderConfig(numbers=True, label_column="price")
     reading = reading or READINGS.get(path.suffix[1:], price)
-    with open_shards([str(path)], reading, cache_dir=str(path.parent / "_c"), **options) as source:
-        first, second = ([chunk.codes.tobytes() for chunk in source.chunks()] for _ in range(2))
-        assert first == second
-        assert source.labels == []
-    return np.frombuffer(b"".join(first)).tolist()
+    found = [[chunk.codes.tobytes() for chunk in chunks_in(path, reading=reading)]]
+    for _ in range(2):
+        with data_of(path, path.parent / "_c", reading, **expected) as data:
+            found.append([chunk.codes.tobytes() for chunk in data.chunks()])
+            assert data.labels == []
+    assert found[0] == found[1] == found[2]
+    return np.frombuffer(b"".join(found[0])).tolist()
 
 
 def written(path: Path, labels: Sequence[Any] | pa.Array) -> Path:
@@ -59,7 +61,7 @@ def written(path: Path, labels: Sequence[Any] | pa.Array) -> Path:
 
 
 @pytest.mark.parametrize("ending", [*ROW, "parquet"])
-def test_every_format_gives_the_doubles_themselves_also_from_the_cache(tmp_path, ending):
+def test_every_format_gives_the_doubles_themselves_also_prepared(tmp_path, ending):
     assert targets(written(tmp_path / f"x.{ending}", FINE)) == FINE
 
 
@@ -127,7 +129,7 @@ def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path):
     shares = [ReaderConfig(numbers=True, share=share) for share in ((0.0, 0.3), (0.3, 1.0))]
     parts = [targets(path, reading) for reading in shares]
     assert sorted(parts[0] + parts[1]) == numbers
-    with open_shards([str(path)], PLAIN, cache_dir=None) as source:
+    with open_shards([str(path)], PLAIN) as source:
         [(_, fingerprint)] = source.fingerprints()
         source.exclude([Deletions(str(path), fingerprint, np.arange(0, 40, 2))])
         assert [x for chunk in source.chunks() for x in chunk.codes] == numbers[1::2]
@@ -182,24 +184,21 @@ def test_rows_in_memory_and_in_a_memory_map_hold_targets(tmp_path, monkeypatch):
     monkeypatch.setattr("streamtron.data.formats.given.BATCH_VALUES", 6)
     np.save(tmp_path / "x.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
     given, numbers = np.load(tmp_path / "x.npy", mmap_mode="r"), np.array([0.5, 1.5, 2.5, -1.0])
-    [held] = MemorySource(given, numbers, []).chunks()
+    [held] = MemoryData(given, numbers, []).chunks()
     with standing(given, numbers) as path:
         [chunk] = chunks_in(path, reading=PLAIN)
     assert held.codes.tolist() == chunk.codes.tolist() == numbers.tolist()
     assert held.rows.values.tolist() == chunk.rows.values.tolist() == list(range(1, 12))
 
 
-@pytest.mark.parametrize("first", [0, 1, 2**32 - 4])
-def test_the_cache_leaves_out_columns_that_every_row_has(tmp_path, first):
-    sizes = []
-    for name, columns in (("dense", [first, first + 1, first + 2]), ("gap", [5, 7, 9])):
-        row = " ".join(f"{column}:0.5" for column in columns)
-        (tmp_path / f"{name}.svm").write_text(f"1.5 {row}\n" * 100)
-        for _ in range(2):
-            [chunk] = chunks_in(tmp_path / f"{name}.svm", reading=PLAIN, cache_dir=tmp_path / name)
-            assert chunk.rows.indices.tolist() == columns * 100
-        sizes.append(max(path.stat().st_size for path in (tmp_path / name).glob("*.cache")))
-    assert sizes[1] - sizes[0] > 1100
+@pytest.mark.parametrize("columns", [(0, 1, 2), (5, 7, 9), (2**32 - 4, 2**32 - 3, 2**32 - 2)])
+def test_columns_that_every_row_has_are_left_out_where_rows_are_prepared(tmp_path, columns):
+    row = " ".join(f"{column}:{value}" for column, value in zip(columns, (1, 2, 3), strict=True))
+    (tmp_path / "x.svm").write_text(f"1.5 {row}\n" * 100)
+    with data_of(tmp_path, tmp_path / "_c", PLAIN) as data:
+        assert data.bytes == 100 * (8 + 8 + 3 * 4), "a square, a number and three values"
+        features = dict(zip(columns, (1.0, 2.0, 3.0), strict=True))
+        assert rows_in(data, data.chunks()) == [(1.5, 1.0, features)] * 100
 
 
 def test_bounds_of_predictions_are_written_rounded_outwards():

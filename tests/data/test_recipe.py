@@ -499,6 +499,7 @@ def test_inspect_shows_any_table_and_fit_takes_the_columns_that_it_prints(place,
         words = ("--columns", tmp_path / "columns.toml", "--model", tmp_path / name)
         assert here(place, "fit", name, *words).returncode == 0
         (tmp_path / "columns.toml").write_text(f'{toml}label = "category"\n')
+        words = (*words[:3], tmp_path / "other")
         assert "'label' is both the label and" in here(place, "fit", name, *words).stderr
     assert here(place, "fit", "a.csv", "--columns", "auto", "--model", tmp_path / "auto")
     assert "columns auto leaves user_id out: looks like an identifier" in caplog.text

@@ -15,24 +15,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from streamtron.core.errors import DataError, MachineError
-from streamtron.data import Manifest, MemorySource, ReaderConfig, find_shards, open_shards, storage
+from streamtron.core.errors import DataError
+from streamtron.data import Manifest, MemoryData, ReaderConfig, find_shards, open_shards, storage
 from streamtron.data.manifest import ShardRecord
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
 from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.runs import convert
+from tests.helpers.examples import examples
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
     ListReader,
-    bits,
     chunks_of,
+    lists_are_read,
     refusal_of,
     small_blocks,
     source_of,
     write_shard,
 )
-from tests.helpers.sources import RowsInMemory
+
+
+@pytest.fixture(autouse=True)
+def _shards_may_be_lists(monkeypatch):
+    monkeypatch.setattr(ListReader, "opened", [])
+    with lists_are_read():
+        yield
 
 
 def reading_threads() -> list[str]:
@@ -61,35 +68,25 @@ def cut_rows(draw):
 # Cutting -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
-@given(cut_rows(), st.randoms(use_true_random=False))
-def test_chunks_are_the_same_however_a_reader_cuts_or_where_they_lie(
-    tmp_path_factory, case, random
-):
+@settings(max_examples=examples(40), deadline=None)
+@given(cut_rows())
+def test_chunks_are_the_same_however_a_reader_cuts(tmp_path_factory, case):
     rows, sizes = case
     directory = tmp_path_factory.mktemp("batches")
     write_shard(directory / "a.svm", rows, sizes)
-    with small_blocks():
-        indptr = np.cumsum([0, *(len(row) for _, _, row in rows)])
-        cells = [cell for _, _, row in rows for cell in sorted(row.items())]
-        pairs = [value for _, value in cells], [column for column, _ in cells]
-        matrix = sparse.csr_array((*pairs, indptr), shape=(len(rows), 31), dtype=np.float64)
-        memory = RowsInMemory(matrix, [row[0] for row in rows], [row[1] for row in rows])
-        wanted = chunks_of(memory)
-        order = list(range(len(wanted)))
-        random.shuffle(order)
-        groups = [order[k : k + 2] for k in range(0, len(order), 2)]
-        wanted_groups = [bits(chunk) for chunk in memory.chunks(groups)]
-        for cache in (None, directory / "_cache"):
-            with source_of(directory, cache, most_labels=None) as source:
-                assert chunks_of(source) == wanted
-                assert chunks_of(source) == wanted
-                if cache:
-                    assert [bits(chunk) for chunk in source.chunks(groups)] == wanted_groups
-            assert source.labels == memory.labels
-            assert source.width == memory.width
-            assert source.blocks == memory.blocks
-            assert source.manifest.nonzeros == source.nonzeros == memory.nonzeros
+    indptr = np.cumsum([0, *(len(row) for _, _, row in rows)])
+    cells = [cell for _, _, row in rows for cell in sorted(row.items())]
+    pairs = [value for _, value in cells], [column for column, _ in cells]
+    matrix = sparse.csr_array((*pairs, indptr), shape=(len(rows), 31), dtype=np.float64)
+    labels = list(dict.fromkeys(label for label, _, _ in rows))
+    codes = np.array([labels.index(label) for label, _, _ in rows])
+    weights = np.array([weight for _, weight, _ in rows])
+    with small_blocks(), source_of(directory, most_labels=None) as source:
+        memory = MemoryData(matrix, codes, labels, weights, as_numbered=True)
+        assert chunks_of(source) == chunks_of(source) == chunks_of(memory)
+        assert source.labels == labels
+        assert source.width == 1 + max((column for column, _ in cells), default=-1)
+        assert source.manifest.nonzeros == source.nonzeros == memory.nonzeros
     assert reading_threads() == []
 
 
@@ -97,95 +94,53 @@ def test_a_chunk_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzer
     lengths = [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
     columns = np.concatenate([np.arange(length) for length in lengths])
     X = sparse.csr_array((np.ones(len(columns)), columns, np.cumsum([0, *lengths])))
-    source = MemorySource(X, np.zeros(len(lengths), int), [1.0])
-    sizes = [(len(chunk), chunk.nonzeros) for chunk in source.chunks()]
+    data = MemoryData(X, np.zeros(len(lengths), int), [1.0])
+    sizes = [(len(chunk), chunk.nonzeros) for chunk in data.chunks()]
     assert sizes == [(4096, 0), (904 + 4, 2**20), (1, 2**20 + 9), (1, 2)]
 
 
 def test_the_blocks_of_a_shard_are_short_at_its_start_and_long_further_on():
     rows = 12 * 4096 + 300
     X = sparse.csr_array((np.ones(rows), np.zeros(rows, int), np.arange(rows + 1)))
-    blocks = MemorySource(X, np.zeros(rows, int), [1.0]).blocks
+    blocks = MemoryData(X, np.zeros(rows, int), [1.0]).blocks
     sizes = [block.rows for block in blocks]
     assert sizes == 4 * 32 * [128] + 4 * 16 * [256] + 4 * 8 * [512] + [100, 100, 100]
     assert [block.first_row for block in blocks] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
-# Labels ------------------------------------------------------------------------------------------
-
-
-def test_a_third_label_is_refused_with_its_row_and_the_labels_before_also_from_the_cache(tmp_path):
-    write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
-    write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
-    for cache, place in ((None, "line 7"), (tmp_path / "_c", "row 6 of the shard")):
-        with small_blocks(), source_of(tmp_path, cache) as source:
-            chunks = source.chunks()
-            assert [len(next(chunks)), len(next(chunks))] == [2, 5]
-            assert refused(lambda rest=chunks: list(rest)) == (
-                f"part-2.svm, {place}: a third label 3.0 after -1.0 and 1.0. "
-                "Use --multiclass if the numbers are classes, or --loss squared_error if they are "
-                "to be predicted as numbers."
-            )
-        assert reading_threads() == []
-        with small_blocks(), source_of(tmp_path, tmp_path / "_c", most_labels=None) as source:
-            list(source.chunks())
+# What is known, and what is refused --------------------------------------------------------------
 
 
 def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
     write_shard(tmp_path / "a.svm", [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)])
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
-        with pytest.raises(MachineError, match=r"need a cache.*--cache-dir"):
-            source.chunks([[0]])
         labels = source.labels
         for number, chunk in enumerate(source.chunks()):
             assert labels == [str(k) for k in range(number + 1)]
             assert source.width == chunk.width == 5 * (number + 1)
             assert source.nonzeros_read == 5 * (number + 1)
-            assert (source.rows, source.blocks, source.readings) == (None, (), 0.0)
+            assert (source.rows, source.readings) == (None, 0.0)
             assert not any(array.flags.writeable for array in (*chunk.rows, chunk.codes))
         assert (source.rows, source.nonzeros, source.readings) == (20, 20, 1.0)
         assert len(list(source.chunks())) == 4
         assert source.readings == 2.0
 
 
-def test_given_classes_fix_the_codes_also_from_the_cache_whose_bytes_are_counted(tmp_path):
-    rows = [(None, 0.25, {3: 2.0}), (1.0, 1.0, {}), (-1.0, 1.0, {})]
-    shard = write_shard(tmp_path / "a.svm", rows)
-    with source_of(tmp_path, tmp_path / "_c", classes=[-1.0, 1.0]) as source:
-        with pytest.raises(ValueError, match="An order of blocks before the first"):
-            source.chunks([[0]])
-        for size in (shard.stat().st_size, 3 * (8 + 8 + 4 + 4) + 8):  # weights, squares, …
-            before = source.bytes_read
-            [chunk] = source.chunks()
-            assert chunk.codes.tolist() == [-1, 1, 0], "-1: no label"
-            assert source.bytes_read - before == size
-    assert source.labels == [-1.0, 1.0]
-
-
-# What is refused ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "options", "words"),
-    [
-        (("1", {}), (1.0, {}), {}, "the number 1.0 as label, where the labels before are strings"),
-        ((1.0, {}), (True, {}), {}, "the boolean True as label, where the labels before are"),
-        ((1.0, {}), ("1", {}), {}, "the string '1' as label, where the labels before are numbers"),
-        ((1.0, {}), (-1.0, {}), {"classes": [0.0, 1.0]}, "label -1.0. Known are 0.0 and 1.0"),
-        (
-            (1.0, {10: 1.0}),
-            (1.0, {1: 1.0, 10: 1.0, 11: 1.0}),
-            {"most_columns": 11},
-            "column 11. Weights up to there would take 96 B",
-        ),
-    ],
-)
-def test_a_row_that_does_not_go_with_others_is_refused(tmp_path, first, second, options, words):
-    kind = MachineError if "most_columns" in options else DataError
-    rows = [(label, 1.0, row) for label, row in (first, second)]
-    write_shard(tmp_path / "a.svm", rows[:1])
-    write_shard(tmp_path / "b.svm", rows)
-    assert refusal_of(tmp_path, kind, **options).startswith(f"b.svm, line 2: {words}")
+def test_rows_before_a_third_label_are_delivered_and_given_classes_fix_the_codes(tmp_path):
+    write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
+    write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
+    with small_blocks(), source_of(tmp_path) as source:
+        chunks = source.chunks()
+        assert [len(next(chunks)), len(next(chunks))] == [2, 5]
+        message = refused(lambda: list(chunks))
+        assert message.startswith("part-2.svm, line 7: a third label 3.0 after -1.0 and 1.0. ")
+    assert reading_threads() == []
+    with source_of(tmp_path, classes=[1.0, -1.0, 3.0]) as source:
+        codes = [code for chunk in source.chunks() for code in chunk.codes]
+        assert (codes, source.labels) == ([1, *[0] * 7, 2, 2], [1.0, -1.0, 3.0])
+    assert refusal_of(tmp_path, classes=[1.0, -1.0]).startswith(
+        "part-2.svm, line 7: label 3.0. Known are 1.0 and -1.0"
+    )
 
 
 def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tmp_path):
@@ -201,53 +156,20 @@ def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tm
         assert [len(chunk) for chunk in source.chunks()] == [1, 1]
 
 
-def test_a_shard_that_changed_since_it_was_found_or_read_is_named_and_not_opened(tmp_path):
-    write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 2.0})])
-    shard = write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
-    with (
-        source_of(tmp_path) as source,
-        source_of(tmp_path, tmp_path / "_c") as cached,
-        source_of(shard) as unread,
-    ):
-        for reader in (source, cached):
-            list(reader.chunks())
-        before = shard.stat()
-        write_shard(shard, [(1.0, 1.0, {1: 4.0})])
-        ListReader.opened.clear()
-        changed = "changed while the run was going"
-        for reader, later, words in (
-            (source, 1, changed),
-            (cached, 1, changed),
-            (source, 0, "contents differ"),
-        ):
-            os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns + later))
-            with pytest.raises(DataError, match=rf"b\.svm: .*{words}"):
-                list(reader.chunks())
-        write_shard(shard, [(1.0, 1.0, {})] * 2)
-        with pytest.raises(DataError, match=r"b\.svm: changed .* bytes when the run began"):
-            list(unread.chunks())
-    assert ListReader.opened == ["a.svm", "a.svm", "b.svm"]
-
-
-HALF = DataError("a.svm, line 1: half of a line.")
-
-
-@pytest.mark.parametrize(
-    ("on_bad_shard", "error"), [("error", None), ("skip", None), ("skip", HALF)]
-)
-def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard, error, tmp_path):
+@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
+def test_a_shard_that_changes_before_or_while_it_is_read_is_refused(on_bad_shard, tmp_path):
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()
-            write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
-            if error:
-                raise error
+            write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})] * len(self.opened))
 
-    write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    options = {"cache": tmp_path / "_c", "on_bad_shard": on_bad_shard}
-    message = refusal_of(tmp_path, open_reader=Disturbed, **options)
-    assert "a.svm: changed while the run was going" in message
-    assert list((tmp_path / "_c").iterdir()) == []
+    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
+    with source_of(tmp_path, on_bad_shard=on_bad_shard) as unread:
+        with lists_are_read(Disturbed):
+            message = refusal_of(tmp_path, on_bad_shard=on_bad_shard)
+        assert message.startswith("b.svm: changed while the run was going")
+        with pytest.raises(DataError, match=r"b\.svm: changed .* bytes when the run began"):
+            list(unread.chunks())
 
 
 @pytest.mark.parametrize("base", ["auto", 1])  # auto reads the rows for it first
@@ -264,9 +186,6 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(base, tmp_path, monke
     monkeypatch.setattr(convert, "open_reader", replacing)
     with pytest.raises(DataError, match=r"a\.svm: changed .* \(written anew\)"):
         convert.convert(path, tmp_path / "out", index_base=base)
-
-
-# What is known -----------------------------------------------------------------------------------
 
 
 def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path):
@@ -336,7 +255,7 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
         assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
     assert delivered == 60_000
     assert reader.bytes_read == pytest.approx(shard.size, rel=0.03)
-    with open_shards([str(path)], cache_dir=None) as source:
+    with open_shards([str(path)]) as source:
         list(source.chunks())
     base, times = (1, 1) if suffix == "svm" else (0, 2)  # a table is hashed by a reading of its own
     assert (source.index_base, source.bytes_read) == (base, times * shard.size)
@@ -503,9 +422,9 @@ def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 
 
-def of(X: Any, weights: Any = None) -> MemorySource:
+def of(X: Any, weights: Any = None, **options: Any) -> MemoryData:
     """The rows of X in memory, with the labels of DENSE."""
-    return MemorySource(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights)
+    return MemoryData(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights, **options)
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
@@ -514,27 +433,32 @@ def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array_and_counts_readings
     X = kind(DENSE)
     X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
     with small_blocks(3):
-        source = of(X)
-        assert next(source.chunks()).codes.tolist() == [0, 1, 1]
-        assert source.nonzeros_read == 4
-        assert chunks_of(source) == chunks_of(of(DENSE))
-        assert [len(chunk) for chunk in source.chunks([[1], [1]])] == [1, 1]
-    assert (source.nonzeros_read, source.nonzeros, source.rows) == (11, 5, 4)
-    assert source.readings == 11 / 5
-    [chunk] = of(X).chunks()
+        data = of(X, hold=False)
+        assert next(data.chunks()).codes.tolist() == [0, 1, 1]
+        assert data.nonzeros_read == 4
+        assert chunks_of(data) == chunks_of(of(DENSE))
+        assert [len(chunk) for chunk in data.chunks([[1], [1]])] == [1, 1]
+    assert (data.nonzeros_read, data.nonzeros, data.rows) == (11, 5, 4)
+    assert (data.readings, data.held) == (11 / 5, None)
+    data = of(X)
+    [chunk] = data.chunks()
+    assert (data.readings, data.held.rows.indices is chunk.rows.indices) == (0.0, False)
+    assert np.shares_memory(data.held.rows.indices, chunk.rows.indices)
     assert (chunk.codes.tolist(), chunk.codes.dtype) == ([0, 1, 1, 0], np.int32)
     assert chunk.rows.values.tolist() == np.float32([2.5, 1, -1, 0.1, 3]).tolist()
+    assert data.numbers.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("column", [-1, 2**32 - 1])
 def test_a_column_number_that_32_bits_cannot_hold_is_refused_and_a_zero_is_kept(column):
     X = sparse.csr_array(([0.0, 2.0], [1, 2], [0, 2]), shape=(1, 3))
-    [chunk] = MemorySource(X, np.zeros(1, int), [1.0]).chunks()
-    assert chunk.rows.indices.tolist() == [1, 2]
+    data = MemoryData(X, np.zeros(1, int), [1.0])
+    [chunk] = data.chunks()
+    assert data.numbers[chunk.rows.indices].tolist() == [1, 2]
     X = sparse.csr_array(([1.0], np.array([0]), [0, 1]), shape=(1, 2**33))
     X.indices = np.array([column])
     with pytest.raises(DataError, match=f"X: columns from {column} to {column}"):
-        MemorySource(X, np.zeros(1, int), [1.0])
+        MemoryData(X, np.zeros(1, int), [1.0])
 
 
 def test_what_the_caller_does_to_his_arrays_later_changes_nothing():

@@ -21,6 +21,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
+from unittest.mock import patch
 from urllib.parse import quote
 
 import fsspec
@@ -28,12 +29,20 @@ import pyarrow as pa
 import pytest
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.data import find_shards, open_shards, storage
+from streamtron.data import (
+    Dataset,
+    Preparing,
+    ReaderConfig,
+    find_shards,
+    open_shards,
+    resolve_reading,
+    storage,
+)
 from streamtron.data.writers.corpus import generate
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, succeeded
-from tests.helpers.shard_rows import TEXT, chunks_of
+from tests.helpers.shard_rows import TEXT, chunks_of, data_of
 
 SERVE_S3 = """
 import datetime, os, threading
@@ -302,8 +311,8 @@ def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(store,
     store.upload(tmp_path)
     for root in ("text", "parquet"):
         with (
-            open_shards([str(tmp_path / root)], cache_dir=None) as local,
-            open_shards([store.uri(root)], cache_dir=str(tmp_path / "c")) as stored,
+            open_shards([str(tmp_path / root)]) as local,
+            open_shards([store.uri(root)]) as stored,
         ):
             assert chunks_of(stored) == chunks_of(stored) == chunks_of(local)
             assert stored.manifest.fingerprints == local.manifest.fingerprints
@@ -347,18 +356,19 @@ def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a
         requests[f"GET /{s3.root}/{path.name}"] = -(-path.stat().st_size // (1 << 13))
     assert min(requests.values()) >= 5
     cache = tmp_path / "_cache"
-    with open_shards([s3.uri("")], cache_dir=str(cache)) as source:
-        source.chunks()  # the columns are those of the first shard's footer
-        s3.server.requests()
-        first = chunks_of(source)
-        assert source.bytes_read == sum(shard.size for shard in source.shards)
+    files = find_shards([s3.uri("")])
+    resolved = resolve_reading(files[0], ReaderConfig())  # by the footer of the first shard
+    s3.server.requests()
+    with patch("streamtron.data.dataset.resolve_by_first", lambda *_, **__: resolved):
+        data = Dataset.prepare(files, resolved, Preparing(str(cache)))
     fetched = Counter(s3.server.requests())
     assert {line: fetched[line] for line in requests} == requests
-    with open_shards([str(tmp_path)], cache_dir=None) as local:
-        assert chunks_of(local) == first
+    with data, data_of(tmp_path, tmp_path / "_local") as local:
+        assert chunks_of(local) == chunks_of(data)
+        assert data.bytes_read == sum(shard.size for shard in data.shards) + data.bytes
     assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
     usage = type(shutil.disk_usage("/"))
-    with open_shards([s3.uri("")], cache_dir=None) as source:
+    with open_shards([s3.uri("")]) as source:
         source.chunks()
         s3.server.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
@@ -378,13 +388,13 @@ def text_of(number: int, rows: int = 9000) -> bytes:
     return "".join(f"{1 - 2 * (k % 2)} {k + 1}:{number}\n" for k in range(rows)).encode()
 
 
-@pytest.mark.parametrize(("cached", "on_bad_shard"), [(False, "skip"), (True, "error")])
-def test_an_object_rewritten_in_the_second_is_not_mixed(cached, on_bad_shard, s3, tmp_path):
-    root, cache = [s3.uri("")], str(tmp_path) if cached else None
+@pytest.mark.parametrize("on_bad_shard", ["skip", "error"])
+def test_an_object_rewritten_in_the_second_is_not_mixed(on_bad_shard, s3, tmp_path):
+    root = [s3.uri("")]
     s3.put("a.svm", text_of(1))
     s3.put("b.svm", text_of(2))
     [_, before] = find_shards(root)
-    with open_shards(root, cache_dir=cache, on_bad_shard=on_bad_shard) as source:
+    with open_shards(root, on_bad_shard=on_bad_shard) as source:
         chunks = source.chunks()
         next(chunks)
         s3.put("b.svm", text_of(3))
@@ -393,15 +403,16 @@ def test_an_object_rewritten_in_the_second_is_not_mixed(cached, on_bad_shard, s3
     [_, after] = find_shards(root)
     assert before[:5] == after[:5]
     assert before.tag != after.tag
-    for there in (3, 4):  # a cache has a.svm, and the second time b.svm as it was before
+    for there in (3, 4):  # a.svm is prepared, and b.svm as it was before
         s3.server.requests()
-        with open_shards(root, cache_dir=cache) as source:
-            values = {value for c in source.chunks() for value in c.rows.values.tolist()}
+        how = Preparing(str(tmp_path), on_bad_shard=on_bad_shard)
+        with Dataset.prepare(find_shards(root), ReaderConfig(), how) as data:
+            values = {value for c in data.chunks() for value in c.rows.values.tolist()}
             assert values == {1.0, there}
-            assert gets(s3) == ({"b.svm"} if cached else {"a.svm", "b.svm"})
+            assert gets(s3) == ({"a.svm", "b.svm"} if there == 3 else {"b.svm"})
             s3.put("b.svm", text_of(there + 1))
             with pytest.raises(DataError, match="changed while the run was going"):
-                list(source.chunks())
+                list(data.chunks())
 
 
 # The commands ------------------------------------------------------------------------------------
@@ -556,7 +567,7 @@ def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, tmp_path, monkey
         store = bucket_of(there, monkeypatch) if kind is Server else Store(there, "data")
         store.put("a.parquet", path.read_bytes())
         uri = store.uri("a.parquet")
-        source = open_shards([uri], cache_dir=None, on_bad_shard=on_bad_shard)
+        source = open_shards([uri], on_bad_shard=on_bad_shard)
         chunks = source.chunks()
         next(chunks)
     with source:

@@ -13,19 +13,16 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.rows import Label, Rows
+from streamtron.core.rows import Facts, Label, Rows
 from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.runs.learners import restore_finished
-from streamtron.solver.checkpoint import State, densify
 from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
 from streamtron.solver.targets import Targets
 from tests.helpers.oracle import Row
-from tests.helpers.sources import ListSource, csr, random_rows
+from tests.helpers.sources import ListData, csr, random_rows
 
 COLUMNS, ROWS = 50, 240
 
@@ -40,17 +37,17 @@ PLANS = {
 plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 
 
-def source_of(labels: Sequence[Label] | None = None) -> ListSource:
+def data_of(labels: Sequence[Label] | None = None) -> ListData:
     rows, two = random_rows(3, ROWS, COLUMNS)
-    return ListSource(csr(rows), labels or two, block_rows=16)
+    return ListData(csr(rows), labels or two, block_rows=16)
 
 
-def drawn_source(
+def drawn_data(
     seed: int, rows: int, columns: int = 6, density: float = 0.4, **options: Any
-) -> ListSource:
+) -> ListData:
     """Random rows with the labels 1 and −1."""
     drawn, two = random_rows(seed, rows, columns, density)
-    return ListSource(csr(drawn), two, **options)
+    return ListData(csr(drawn), two, **options)
 
 
 def plain_rows(rows: Rows) -> list[Row]:
@@ -59,18 +56,8 @@ def plain_rows(rows: Rows) -> list[Row]:
     return [pairs[first:stop] for first, stop in pairwise(rows.indptr.tolist())]
 
 
-class GrowingSource(ListSource):
-    """As a reader of shards: a label is known when its first row has been delivered."""
-
-    def chunks(self, order=None):
-        known, self.labels[:] = list(self.labels), self.labels if self.nonzeros_read else []
-        for chunk in super().chunks(order):
-            self.labels += known[len(self.labels) : int(chunk.codes.max()) + 1]
-            yield chunk
-
-
-def classes_that_come_late() -> list[Label]:
-    """Labels in the order of their coming: b from row 0, a from row 40, d, c near the end."""
+def some_classes() -> list[Label]:
+    """Labels of ROWS rows: b from row 0 on, a from row 40, d and c from near the end."""
     rng, since = np.random.default_rng(5), [0, 40, 41, 200]
     return ["badc"[rng.integers(sum(k >= first for first in since))] for k in range(ROWS)]
 
@@ -106,18 +93,9 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
 
 
 def learners_of_run(run: Path) -> list[Learner]:
-    """The learners of a run that has ended."""
+    """The learners of a run that has ended, in the ranks of its data."""
     with FinishedRun.to_change(locate(run)) as ended:
-        state, labels = ended.checkpoint.state, ended.checkpoint.labels
-        return restored_whole(state, ended.settings, labels)
-
-
-def restored_whole(state: State, settings: Settings, labels: Sequence[Label]) -> list[Learner]:
-    """The learners of a run that has ended, with all the zeros of their vectors."""
-    learners = restore_finished(state, settings, labels, None)
-    for learner in learners:
-        densify(learner)
-    return learners
+        return ended.learners(Facts(0, 0.0, 1.0, 1.0, 0.0, ()))
 
 
 def held_loss(

@@ -113,9 +113,8 @@ if sys.argv[2] == "recover":
     with FinishedRun.to_change(locate(sys.argv[3])):
         pass
 else:
-    words, often = json.loads(sys.argv[4]), streamtron.Machine(checkpoint_every=0.0)
-    more = {"machine": often} if sys.argv[2] == "fit" else {}
-    getattr(streamtron, sys.argv[2])(words.pop("first", sys.argv[3]), **words, **more)
+    words = json.loads(sys.argv[4])
+    getattr(streamtron, sys.argv[2])(words.pop("first", sys.argv[3]), **words)
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
 """Ends itself before a system call that changes the disk; else it prints how many there were."""

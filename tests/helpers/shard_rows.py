@@ -1,8 +1,8 @@
 """Shards of JSON rows with a reader of their own, and everything a batch or a chunk holds."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,27 @@ import xxhash
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label
 from streamtron.data import (
-    MemorySource,
+    Dataset,
+    Expected,
+    MemoryData,
+    Preparing,
     ReaderConfig,
     RowBatch,
     ShardFile,
+    ShardReader,
     ShardSource,
     find_shards,
     open_shards,
+    readers,
 )
 from streamtron.data.blocks import squares_of
+from streamtron.data.row_batch import offsets_of
 from tests.helpers.models import refused
 
-Row = tuple[float | str | None, float, dict[int, float]]
-"""label, weight, {column: value}"""
+Row = tuple[Any, float, dict[int, float]]
+"""label, several or a target; weight; {column: value}"""
+
+PLAIN = ReaderConfig()
 
 
 class ListReader:
@@ -35,7 +43,10 @@ class ListReader:
     opened: list[str] = []  # noqa: RUF012 - shared on purpose
 
     def __init__(self, shard: ShardFile, reading: ReaderConfig) -> None:
-        self.shard = shard
+        self.shard, self.reading = shard, reading
+
+    def resolve(self) -> ReaderConfig:
+        return self.reading
 
     def fingerprint(self) -> str:
         return xxhash.xxh3_128_hexdigest(Path(self.shard.path).read_bytes())
@@ -45,13 +56,21 @@ class ListReader:
         content = json.loads(Path(self.shard.path).read_text())
         first = 0
         for size in content["sizes"]:
-            yield make_batch(content["rows"][first : first + size], self.shard.name, first)
+            yield make_batch(
+                content["rows"][first : first + size], self.shard.name, first, self.reading
+            )
             first += size
 
 
-def make_batch(rows: Sequence[Any], name: str, first: int) -> RowBatch:
-    labels = [(type(label), label) for label, _, _ in rows]  # for True == 1.0
+def make_batch(
+    rows: Sequence[Any], name: str, first: int, reading: ReaderConfig = PLAIN
+) -> RowBatch:
+    sets = [label if reading.multilabel else [label] for label, _, _ in rows]
+    labels = [(type(label), label) for own in sets for label in own]  # for True == 1.0
     classes = list(dict.fromkeys(pair for pair in labels if pair[1] is not None))
+    codes = np.array([-1 if x[1] is None else classes.index(x) for x in labels], np.int32)
+    if reading.numbers:
+        codes, classes = np.array([label for label, _, _ in rows], np.float64), []
     weights = np.array([weight for _, weight, _ in rows], np.float64)
     pairs = [(int(c), v) for _, _, row in rows for c, v in sorted(row.items(), key=_by_column)]
     values = np.array([value for _, value in pairs], np.float32)
@@ -59,10 +78,11 @@ def make_batch(rows: Sequence[Any], name: str, first: int) -> RowBatch:
         np.cumsum([0, *(len(row) for _, _, row in rows)]).astype(np.int64),
         np.array([column for column, _ in pairs], np.uint32),
         None if (values == 1).all() else values,
-        np.array([-1 if x[1] is None else classes.index(x) for x in labels], np.int32),
+        codes,
         [label for _, label in classes],
         None if (weights == 1).all() else weights,
         lambda i: f"{name}, line {first + i + 1}",
+        offsets_of(np.array([len(own) for own in sets])) if reading.multilabel else None,
     )
 
 
@@ -77,14 +97,21 @@ def write_shard(path: Path, rows: Sequence[Row], sizes: Sequence[int] | None = N
     return path
 
 
-def source_of(directory: Path, cache: Path | None = None, **options: Any) -> ShardSource:
-    return ShardSource(
-        find_shards([str(directory)]),
-        options.pop("reading", ReaderConfig()),
-        cache_dir=None if cache is None else str(cache),
-        open_reader=options.pop("open_reader", ListReader),
-        **options,
-    )
+def lists_are_read(
+    reader: Callable[[ShardFile, ReaderConfig], ShardReader] = ListReader,
+) -> AbstractContextManager[Any]:
+    """Shards that ``write_shard`` has written are read by such a reader, others as always."""
+    real = readers.open_reader
+
+    def open_reader(shard: ShardFile, reading: ReaderConfig, *given: Any) -> ShardReader:
+        is_list = Path(shard.path).read_bytes().startswith(b'{"sizes"')
+        return reader(shard, reading) if is_list else real(shard, reading, *given)
+
+    return patch("streamtron.data.readers.open_reader", open_reader)
+
+
+def source_of(directory: Path, reading: ReaderConfig = PLAIN, **options: Any) -> ShardSource:
+    return ShardSource(find_shards([str(directory)]), reading, **options)
 
 
 def refusal_of(directory: Path, kind: type[Exception] = DataError, **options: Any) -> str:
@@ -93,11 +120,26 @@ def refusal_of(directory: Path, kind: type[Exception] = DataError, **options: An
         return refused(lambda: list(source.chunks()), kind)
 
 
+def data_of(
+    shards: Path | Sequence[Path],
+    cache: Path,
+    reading: ReaderConfig = PLAIN,
+    how: dict[str, Any] | None = None,
+    **expected: Any,
+) -> Dataset:
+    """The data set of some shards, prepared in a directory; ``how`` : see ``Preparing``."""
+    paths = [shards] if isinstance(shards, Path) else shards
+    files = find_shards([str(path) for path in paths])
+    return Dataset.prepare(
+        files, reading, Preparing(str(cache), **(how or {})), Expected(**expected)
+    )
+
+
 def chunks_in(
     *paths: Path | str, reading: ReaderConfig | None = None, **options: Any
 ) -> list[Chunk]:
-    """All chunks of shards, read without a cache unless one is given."""
-    with open_shards([*map(str, paths)], reading, **{"cache_dir": None, **options}) as source:
+    """All chunks of shards."""
+    with open_shards([*map(str, paths)], reading, **options) as source:
         return list(source.chunks())
 
 
@@ -117,19 +159,37 @@ def bits(chunk: Chunk) -> tuple[Any, ...]:
     arrays = [*chunk.rows, chunk.codes]
     if chunk.code_offsets is not None:
         arrays.append(chunk.code_offsets)
-    weights = None if chunk.weights is None else chunk.weights.tobytes()
-    return (*((a.dtype.str, a.tobytes()) for a in arrays), weights, chunk.ranges)
+    weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
+    return (*((a.dtype.str, a.tobytes()) for a in arrays), weights.tobytes(), chunk.ranges)
 
 
 TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
 
 
-def chunks_of(source: ShardSource | MemorySource) -> list[object]:
+def chunks_of(source: ShardSource | Dataset | MemoryData) -> list[object]:
     return [bits(chunk) for chunk in source.chunks()]
 
 
+def rows_in(data: Dataset | MemoryData, chunks: Iterable[Chunk]) -> list[Row]:
+    """Chunks as plain rows, in the numbers of the files."""
+    return [
+        (label, weight, {int(data.numbers[c]): v for c, v in zip(columns, values, strict=True)})
+        for chunk in chunks
+        for label, columns, values, weight in rows_of(
+            [
+                RowBatch(
+                    *chunk.rows, chunk.codes, [*data.labels], chunk.weights, str, chunk.code_offsets
+                )
+            ]
+        )
+    ]
+
+
 def labels_of(codes: Any, offsets: Any, classes: Sequence[Label]) -> list[Any]:
-    """The label of every row, None without one; where rows may have several, a list of them."""
+    """The label of every row, None without one; where rows may have several, a list of them; or
+    its target."""
+    if codes.dtype == np.float64:
+        return [float(target) for target in codes]
     labels = [None if code < 0 else classes[code] for code in codes]
     if offsets is None:
         return labels
@@ -144,7 +204,7 @@ def rows_of(batches: Iterable[RowBatch]) -> list[tuple[Any, list[int], list[floa
     for batch in batches:
         labels = labels_of(batch.codes, batch.code_offsets, batch.classes)
         for i, label in enumerate(labels):
-            span = slice(batch.indptr[i], batch.indptr[i + 1])
+            span = slice(*batch.indptr[i : i + 2])
             columns = batch.indices[span].tolist()
             values = [1.0] * len(columns) if batch.values is None else batch.values[span].tolist()
             weight = 1.0 if batch.weights is None else float(batch.weights[i])

@@ -3,8 +3,7 @@
 import io
 import itertools
 import lzma
-from collections.abc import Collection, Generator, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,24 @@ from scipy import sparse
 
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, ignore
-from streamtron.core.rows import BLOCK_ROWS, Block, Chunk, Label, Rows, freeze, make_rows
+from streamtron.core.rows import (
+    BLOCK_ROWS,
+    Block,
+    Chunk,
+    Facts,
+    Held,
+    Label,
+    Rows,
+    freeze,
+    make_rows,
+    ranges_of,
+)
 from streamtron.core.threads import open_threads
-from streamtron.data import MemorySource
+from streamtron.data.blocks import squares_of
+from streamtron.solver.checkpoint import Resumed
 from streamtron.solver.learner import Learner
 from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
-from streamtron.solver.train import OnePart, Resources
+from streamtron.solver.train import OnePart
 from streamtron.solver.train import train as train_on
 from tests.helpers.oracle import Row
 
@@ -32,89 +43,130 @@ def csr(rows: Sequence[Row]) -> Rows:
     return make_rows(indptr, columns, np.array([value for _, value in pairs], dtype=np.float32))
 
 
-class RowsInMemory(MemorySource):
-    """A ``MemorySource`` whose labels come in order of appearance, as they do from shards.
+class ListData:
+    """Rows as kernels take them, in their own columns, cut into blocks and chunks of
+    ``block_rows``; labels come in order of appearance. See ``core.rows.Data``.
 
     Parameters
     ----------
-    X : anything that becomes a CSR matrix.
-    y : a label for each row; with ``multilabel`` a list of them.
+    labels : of each row its label; with ``multilabel`` a list of labels; or a target, if
+        ``numbers``.
+    hold : whether the rows count as held in memory; else they are delivered as from a disk.
     """
 
     def __init__(
         self,
-        X: Any,
-        y: Sequence[Label] | Sequence[Collection[Label]],
-        weights: Sequence[float] | None = None,
-        *,
-        multilabel: bool = False,
-    ) -> None:
-        sets: list[list[Any]] = [list(row) if multilabel else [row] for row in y]
-        labels = list(dict.fromkeys(itertools.chain(*sets)))
-        self.sets = [[labels.index(label) for label in row] for row in sets] if multilabel else None
-        first = np.array([labels.index(row[0]) if row else -1 for row in sets])
-        of_rows = None if weights is None else np.array(weights, np.float64)
-        super().__init__(sparse.csr_array(X), first, labels, of_rows)
-        self.codes, self.weights = first, of_rows
-
-    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
-        for chunk in super().chunks(order):
-            yield chunk if self.sets is None else self._with_sets(chunk)
-
-    def _with_sets(self, chunk: Chunk) -> Chunk:
-        assert self.sets is not None
-        sets = [codes for a, b in chunk.ranges for codes in self.sets[a:b]]
-        codes = np.array(list(itertools.chain(*sets)), np.int32)
-        offsets = np.cumsum([0, *map(len, sets)])
-        freeze(codes, offsets)
-        return replace(chunk, codes=codes, code_offsets=offsets)
-
-
-class ListSource(RowsInMemory):
-    """The same over rows as kernels take them, cut into blocks of ``block_rows``."""
-
-    def __init__(
-        self,
         rows: Rows,
-        labels: Sequence[Label],
+        labels: Sequence[Any],
         weights: Sequence[float] | None = None,
         block_rows: int = BLOCK_ROWS,
+        *,
+        hold: bool = False,
+        multilabel: bool = False,
+        numbers: bool = False,
     ) -> None:
-        matrix = sparse.csr_array((rows.values, rows.indices, rows.indptr))
-        super().__init__(matrix, labels, weights)
+        sets = [list(row) if multilabel else [row] for row in labels]
+        self.labels = [] if numbers else list(dict.fromkeys(itertools.chain(*sets)))
+        places = {label: code for code, label in enumerate(self.labels)}
+        codes = [*itertools.chain(*sets)] if numbers else [places[x] for row in sets for x in row]
+        self.codes = np.array(codes, np.float64 if numbers else np.int32)
+        self.weights = None if weights is None else np.array(weights, np.float64)
+        self._offsets = np.cumsum([0, *map(len, sets)])
+        self._multilabel = multilabel
         indptr, n = rows.indptr, len(labels)
         borders = itertools.pairwise([*range(0, n, block_rows), n])
         self.blocks = tuple(Block(a, z - a, int(indptr[z] - indptr[a])) for a, z in borders)
-        self.rows = rows
+        self.rows, self.squares = rows, squares_of(*rows)
+        self.columns = 1 + int(rows.indices.max(initial=0)) if len(rows.indices) else 0
+        self.nonzeros, self.nonzeros_read, self.hold = len(rows.indices), 0, hold
+        freeze(self.codes, self._offsets, self.squares)
 
     @property
     def nbytes(self) -> int:
         """What all rows would take in an active set."""
-        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * len(self.codes)
+        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * len(self.squares)
+
+    @property
+    def held(self) -> Held | None:
+        return Held(self.rows, self.squares) if self.hold else None
+
+    @property
+    def facts(self) -> Facts:
+        weights = np.ones(len(self.squares)) if self.weights is None else self.weights
+        there, numbers = weights > 0.0, self.codes.dtype == np.float64
+        of_codes = np.repeat(weights, np.diff(self._offsets))
+        totals = tuple(float(of_codes[self.codes == k].sum()) for k in range(len(self.labels)))
+        t, w = (self.codes[there], weights[there]) if numbers else (np.zeros(1), np.ones(1))
+        return Facts(
+            int(there.sum()),
+            float(weights.sum()),
+            float(weights[there].min(initial=np.inf)),
+            float(weights.max(initial=0.0)),
+            float(self.squares[there].max(initial=0.0)),
+            totals,
+            float(np.average(t, weights=w)),
+            float(t.min()),
+            float(t.max()),
+        )
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
+        for group in order if order is not None else ((k,) for k in range(len(self.blocks))):
+            ranges = ranges_of(self.blocks[k] for k in group)
+            chosen = np.concatenate([np.arange(a, z) for a, z in ranges])
+            chunk = self._chunk(chosen, ranges)
+            self.nonzeros_read += 0 if self.hold else chunk.nonzeros
+            yield chunk
+
+    def _chunk(self, chosen: NDArray[np.int64], ranges: tuple[tuple[int, int], ...]) -> Chunk:
+        places = np.concatenate([[0], np.cumsum(np.diff(self.rows.indptr)[chosen])])
+        inside = [np.arange(*self.rows.indptr[k : k + 2]) for k in chosen]
+        nonzeros = np.concatenate([np.zeros(0, np.int64), *inside])
+        rows = make_rows(places, self.rows.indices[nonzeros], self.rows.values[nonzeros])
+        lengths = np.diff(self._offsets)[chosen]
+        of_codes = [np.arange(*self._offsets[k : k + 2]) for k in chosen]
+        codes = self.codes[np.concatenate([np.zeros(0, np.int64), *of_codes])]
+        offsets = np.cumsum([0, *lengths]) if self._multilabel else None
+        weights = None if self.weights is None else self.weights[chosen]
+        squares = self.squares[chosen]
+        freeze(*(array for array in (codes, offsets, weights, squares) if array is not None))
+        return Chunk(rows, codes, ranges, squares, offsets, weights)
+
+
+def rows_in_memory(
+    X: Any, y: Sequence[Any], weights: Sequence[float] | None = None, **options: Any
+) -> ListData:
+    """The same of anything that becomes a CSR matrix."""
+    X = sparse.csr_array(X)
+    return ListData(make_rows(X.indptr, X.indices, X.data), y, weights, **options)
+
+
+def learner_of(data: Any, settings: Settings, **options: Any) -> Learner:
+    """A new learner of the data; ``class_weights`` and ``positive`` as of ``Learner``."""
+    return Learner(settings, data.columns, data.facts, data.labels, **options)
 
 
 def train(
-    source: Any,
+    data: Any,
     learners: Sequence[Learner],
     settings: Settings,
     listen: Listener = ignore,
     *,
     threads: int = 1,
-    has_room: Any = lambda *_: True,
+    resumed: Resumed | None = None,
     **options: Any,
 ) -> None:
-    """Train learners on a source; see ``Resources``, and for ``options`` ``OnePart``."""
+    """Train learners on the data; see for ``options`` ``OnePart``. Of a ``ListData`` memory holds
+    all rows if they fit in the active set."""
+    if isinstance(data, ListData):
+        data.hold = data.nbytes <= settings.active_set_bytes
     with open_threads(threads) as opened:
-        resources = Resources(opened, has_room)
-        train_on(OnePart(source, learners, settings, listen, resources, **options))
+        train_on(OnePart(data, learners, settings, listen, opened, **options), resumed)
 
 
-def trained(
-    source: ListSource, settings: Settings, *, listen: Any = None, **learner: Any
-) -> Learner:
-    """One learner, trained on the source until it is finished."""
-    pupil = Learner(settings, source.labels, **learner)
-    train(source, [pupil], settings, listen or (lambda event: None))
+def trained(data: ListData, settings: Settings, *, listen: Any = ignore, **learner: Any) -> Learner:
+    """One learner, trained on the data until it is finished."""
+    pupil = learner_of(data, settings, **learner)
+    train(data, [pupil], settings, listen)
     return pupil
 
 

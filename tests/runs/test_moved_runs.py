@@ -165,7 +165,7 @@ def test_a_run_directory_of_another_name_is_changed_and_proven_where_its_model_i
 
 
 WORDS = ("fit", "data", "--model", "m", "--C", "20", "--tol", "1e-9")
-OFTEN = (*WORDS, "--checkpoint-every", "0s")
+OFTEN = (*WORDS, "--active-set", "100kB")
 
 
 @pytest.fixture

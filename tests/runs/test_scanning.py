@@ -6,6 +6,7 @@ import os
 import random
 import tracemalloc
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +26,10 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import ReaderConfig, ShardFile, open_shards
+from streamtron.data import ReaderConfig, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof
-from streamtron.runs.inputs import cache_here
 from streamtron.runs.report import Outcome
 from streamtron.runs.scan import scan_shard, scan_tasks
 from streamtron.solver.duals import Counts
@@ -75,7 +75,7 @@ def whole(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[O
 
 def witnessed(outcome: Outcome, shards: Path) -> Path:
     """The counts of the model as a witness of its rows in other shards."""
-    with open_shards([str(shards)], ReaderConfig(), cache_dir=None) as source:
+    with open_shards([str(shards)], ReaderConfig()) as source:
         for _ in source.chunks():
             pass
         witness_file.save(shards.parent / f"{shards.name}.witness", outcome.counts, source.manifest)
@@ -91,31 +91,36 @@ SIZES = {
 }
 
 
+NOT_IN_MEMORY = Settings(active_set=100_000)
+
+
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
-def test_a_task_a_shard_proves_what_one_process_does_however_cut(lines, whole, tmp_path, sizes):
+def test_a_task_a_shard_proves_what_a_scan_in_memory_does_however_cut(
+    lines, whole, tmp_path, sizes
+):
     outcome, proof = whole
     shards = cut(lines, tmp_path / "cut", sizes)
     witness = witnessed(outcome, shards)
-    here, executor = (
-        certify(outcome.model, shards, witness=witness, executor=executor)
-        for executor in (serial, pickled)
+    here = certify(outcome.model, shards, witness=witness)
+    tasks = {"witness": witness, "settings": NOT_IN_MEMORY}
+    serially, executor = (
+        certify(outcome.model, shards, executor=executor, **tasks) for executor in (serial, pickled)
     )
-    assert here == executor
+    assert serially == executor == replace(here, readings=2.0)
     known, found = proof.certificate, here.certificate
     assert found.rows_scanned == known.rows_scanned
     hold_the_same(known, found)
     for name in ("upper_bound", "primal_margin", "directional_margin"):
         assert getattr(found, name) == pytest.approx(getattr(known, name), rel=1e-12)
     rough = np.random.default_rng(1).normal(scale=0.1, size=outcome.model.weights.shape)
-    problem = Settings(active_set=100_000)
     if sizes is SIZES["one row before and behind"]:  # without a witness, and with worse weights
         model = outcome.model.but(weights=outcome.model.weights + rough)
         here, executor = (
-            certify(model, shards, settings=problem, executor=executor)
+            certify(model, shards, settings=NOT_IN_MEMORY, executor=executor)
             for executor in (serial, pickled)
         )
         assert here == executor
-        assert here.readings == 5.0
+        assert here.readings == 6.0  # to prepare, to scan, and the four allowed
         hold_the_same(known, here.certificate)
 
 
@@ -153,12 +158,16 @@ def test_a_shard_of_more_or_fewer_rows_than_its_witness_is_named(lines, whole, t
     with pytest.raises(
         DataError, match=f"000{at}.svm: it holds .* {'more' if off > 0 else 'fewer'}"
     ):
-        certify(outcome.model, shards, witness=tmp_path / "w", executor=serial)
+        certify(outcome.model, shards, witness=tmp_path / "w")
 
 
 # --- without a witness ----------------------------------------------------------------------------
 
 FEW = BLOCK_ROWS + 900
+
+
+SMALL, TOO_SMALL = {"active_set": 200_000}, {"active_set": 60_000}
+"""Less than all rows take, and less than those that matter take."""
 
 
 class Case(NamedTuple):
@@ -167,22 +176,22 @@ class Case(NamedTuple):
 
     name: str
     ours: dict[str, Any] | None
-    problem: dict[str, Any] | None
+    problem: dict[str, Any]
     readings: int
     scans: int
     factor: float = 1.0
 
 
 CASES = {
-    "ours of many classes": Case("many", {"multiclass": True}, None, 3, 2),
-    "ours in Parquet": Case("two.parquet", {}, None, 2, 2),
-    "LIBLINEAR's": Case("two", None, {"C": 1.0}, 3, 3),
-    "of another size": Case("two", None, {"C": 1.0}, 2, 3, 1e4),
-    "no upper bound looked for": Case("two", None, {"C": 1.0}, 0, 1),
-    "classes balanced": Case("two", None, {"C": 1.0, "class_weight": "balanced"}, 2, 3),
-    "rows with weights": Case("weighted", {"weights_in_label": True}, None, 2, 2),
-    "too many rows for memory": Case("two", None, {"C": 1.0, "active_set": 60_000}, 5, 2),
-    "too many rows of some classes": Case("many", None, {"C": 1.0, "active_set": 60_000}, 4, 2),
+    "ours of many classes": Case("many", {"multiclass": True}, SMALL, 3, 1),
+    "ours in Parquet": Case("two.parquet", {}, SMALL, 2, 1),
+    "LIBLINEAR's": Case("two", None, {"C": 1.0, **SMALL}, 3, 1),
+    "of another size": Case("two", None, {"C": 1.0, **SMALL}, 2, 2, 1e4),
+    "no upper bound looked for": Case("two", None, {"C": 1.0, **SMALL}, 0, 1),
+    "classes balanced": Case("two", None, {"C": 1.0, "class_weight": "balanced", **SMALL}, 2, 1),
+    "rows with weights": Case("weighted", {"weights_in_label": True}, SMALL, 2, 1),
+    "too many rows for memory": Case("two", None, {"C": 1.0, **TOO_SMALL}, 5, 1),
+    "too many rows of some classes": Case("many", None, {"C": 1.0, **TOO_SMALL}, 4, 1),
 }
 SLOW = ("no upper bound looked for", "rows with weights", "too many rows for memory")
 
@@ -220,10 +229,13 @@ def model_of(corpora: Path, case: str) -> LinearModel:
 def proven(
     corpora: Path, case: str, executor: Any = serial, readings: int | None = None, **machine: Any
 ) -> Proof:
-    name, _, problem, most, *_ = CASES[case]
-    settings, most = problem and Settings(**problem), most if readings is None else readings
+    name, ours, problem, most, *_ = CASES[case]
+    model, most = model_of(corpora, case), most if readings is None else readings
+    settings = Settings(**problem)
+    if ours is not None:
+        settings = Settings.from_dict(model.settings).but(**problem)
     return certify(
-        model_of(corpora, case),
+        model,
         corpora / name,
         settings=settings,
         readings=most,
@@ -262,29 +274,36 @@ def test_rows_for_which_there_is_no_room_do_not_travel(corpora):
 
     executor = Noted(serial, passed)
     proven(corpora, "too many rows for memory", executor, readings=2)
-    assert executor.asked.count("scan_shard") == 2  # both of which want rows
-    assert 2 * 60_000 - 2 * 100 <= sum(sent) <= 2 * 60_000
+    assert executor.asked == ["scan_shard"]
+    assert 60_000 - 100 <= sum(sent) <= 60_000
 
 
-def test_workers_that_see_the_clients_disk_keep_a_flat_copy_there(workers, corpora, tmp_path):
-    kept = proven(corpora, "LIBLINEAR's", workers, cache_dir=str(tmp_path))
+def test_workers_prepare_the_shards_where_a_directory_for_that_is_named(workers, corpora, tmp_path):
+    executor = Noted(workers)
+    kept = proven(corpora, "LIBLINEAR's", executor, cache_dir=str(tmp_path))
     assert kept == proven(corpora, "LIBLINEAR's")
+    assert executor.asked == ["prepare_shard", "scan_shard"]
     assert len(list(tmp_path.glob("*.cache"))) == len(list((corpora / "two").iterdir()))
-    for there in (tmp_path, tmp_path / "of another machine"):
-        found = workers.client.run(cache_here, str(there))
-        assert set(found.values()) == {str(there) if there.exists() else None}
+    again = proven(corpora, "LIBLINEAR's", cache_dir=str(tmp_path))
+    assert again == replace(kept, readings=kept.readings - 1.0)
 
 
-@pytest.mark.parametrize("reading", slow_but(range(3), 2))  # the first, by slacks, to certify
-def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_path, reading):
-    mark, scans = tmp_path / "died", 0
+def test_a_worker_that_does_not_see_the_prepared_shards_prepares_them_itself(corpora, tmp_path):
+    def elsewhere(function: Any, items: Any, *shared: Any) -> Iterator[Any]:
+        requests, reading, _, *others = shared
+        where = str(tmp_path / "of another machine")
+        return serial(function, items, requests, reading, where, *others)
+
+    assert proven(corpora, "LIBLINEAR's", elsewhere) == proven(corpora, "LIBLINEAR's")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_path):
+    mark = tmp_path / "died"
 
     def executor(function: Any, items: Any, *shared: Any) -> Any:
-        nonlocal scans
-        scans += function is scan_shard
-        if function is scan_shard and scans == reading + 1:
-            return workers(dies_amid_a_scan, items, *shared, str(mark))
-        return workers(function, items, *shared)
+        assert function is scan_shard
+        return workers(dies_amid_a_scan, items, *shared, str(mark))
 
     assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")
     assert mark.exists()
@@ -375,12 +394,12 @@ def test_a_scan_with_a_witness_holds_the_counts_of_one_shard_at_a_time(tmp_path)
     rows = 2_000_000
     saved(tmp_path / "w", *((f"{k}", [k + 1] * (rows // 40)) for k in range(40)))
     assert os.path.getsize(tmp_path / "w") > 8 * rows
-    shards = [ShardFile(f"{k}", f"{k}", "libsvm", 0, 0) for k in range(40)]
-    seen = 0
+    seen, data = 0, SimpleNamespace(shards=[SimpleNamespace() for _ in range(40)])
     tracemalloc.start()
     try:
         known = load(tmp_path / "w", named(map(str, reversed(range(40)))))
-        for task in scan_tasks(shards, known.shard_rows, known.counts):
+        data.manifest = SimpleNamespace(shards=known.shards)
+        for task in scan_tasks(data, known.counts):
             seen += len(task.counts[0].numbers)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -1,16 +1,12 @@
 """The active set holds copies of rows, in the order they came, within its budget."""
 
-import threading
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtron.core.rows import Rows, freeze
 from streamtron.data.blocks import squares_of
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet, Pool
+from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, ActiveSet
 from streamtron.solver.targets import Targets
 from tests.helpers.kernel_cases import prove
 from tests.helpers.learners import plain_rows
@@ -92,88 +88,26 @@ def test_retain_keeps_the_chosen_rows_and_room_for_more(rows, places):
 ROWS: list[Row] = [[(0, 1.0)], [(1, 2.0), (3, 1.0)], [], [(2, 5.0)]]
 
 
-def offer(active: ActiveSet, pool: Pool, first: int = 0) -> bool:
-    """Share ROWS, which lie in the midst of others; their numbers are ``first`` more."""
-    indptr, indices, values = csr([*ROWS, *ROWS])
-    part = Rows(indptr[len(ROWS) :], indices, values)
-    freeze(*part)
-    return active.share(pool, part, targets_of(ROWS, first))
-
-
-def test_rows_shared_by_several_are_held_once():
-    pool, sets = Pool(), [ActiveSet(10**6) for _ in range(3)]
-    for first in (0, 4):
-        assert all(offer(active, pool, first) for active in sets)
-    assert len(pool) == 8
-    for active in sets:
-        is_of(active, [*ROWS, *ROWS], list(range(8)))
-        assert np.shares_memory(active.rows.values, sets[0].rows.values)
-
-
 @pytest.mark.parametrize("less", [0, 1])
-def test_a_budget_may_be_filled_to_the_last_byte_and_a_pool_takes_all_rows_or_none(less):
+def test_a_budget_may_be_filled_to_the_last_byte(less):
     budget = 2 * sum(map(size, ROWS)) - less
     assert fill(ActiveSet(budget), [*ROWS, *ROWS], list(range(8)), 0) == 8 - less
-    pool, active = Pool(), ActiveSet(budget)
-    assert [offer(active, pool), offer(active, pool, 4)] == [True, less == 0]
-    assert held(active) == ROWS * (2 - less)
-    assert pool.nbytes == (2 - less) * sum(map(size, ROWS))
 
 
-def test_room_grows_within_the_budget_and_a_copy_has_the_rows_and_not_the_room_beyond_them():
+def test_room_grows_within_the_budget():
     rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
     active = ActiveSet(20 * 1000 * NONZERO_BYTES)
     for n in range(17):
         fill(active, rows, [0], n)
     assert held(active) == rows * 17
-    copied = active.copy()
-    for same in (active, copied):
-        is_of(same, rows * 17, list(range(17)))
-    room = [len(store._indices) for store in (active._store, copied._store)]
-    assert room[1] == len(copied._store._values) == 17_000 < room[0] <= 20_000
-    fill(copied, rows, [0], 5)
-    assert (len(copied), len(active)) == (18, 17)
+    is_of(active, rows * 17, list(range(17)))
+    assert 17_000 < len(active._store._indices) == len(active._store._values) <= 20_000
 
 
-def test_rows_that_another_thread_offers_while_they_are_copied_are_held_once():
-    numbers, squares = np.arange(len(ROWS)), squares_of(*csr(ROWS))
-    others: list[threading.Thread] = []
-
-    class Watched(Pool):
-        """Has another thread offer the rows before it copies them."""
-
-        def add(self, *arguments: Any) -> int:
-            if not others:
-                others.append(threading.Thread(target=offer_them))
-                others[0].start()
-                others[0].join(0.5)  # it has to wait until these are held; else it ends at once
-            return super().add(*arguments)
-
-    pool, answers = Watched(), []
-
-    def offer_them() -> None:
-        answers.append(pool.offer(csr(ROWS), numbers, squares, 10**6))
-
-    offer_them()
-    others[0].join()
-    assert answers == [True, True]
-    assert pool.numbers.tolist() == numbers.tolist()
-    assert pool.nonzeros == sum(map(len, ROWS))
-
-
-def test_a_learner_that_leaves_the_pool_copies_rows_only_while_others_use_it():
-    pool = Pool()
-    first, cleared, last = (ActiveSet(10**6) for _ in range(3))
-    for active in (first, cleared, last):
-        offer(active, pool)
-    copied, numbers = first.copy(), pool.numbers
-    cleared.clear()
-    fill(cleared, [[(9, 9.0)]], [0], 50)
-    is_of(cleared, [[(9, 9.0)]], [50])
-    for active in (first, copied):
-        active.retain(np.array([1, 3]))
-        assert not np.shares_memory(active.numbers, numbers)
-    last.retain(np.array([0, 1, 3]))
-    assert np.shares_memory(last.numbers, numbers)
-    for active, positions in ((first, [1, 3]), (copied, [1, 3]), (last, [0, 1, 3])):
-        is_of(active, [ROWS[k] for k in positions], positions)
+def test_all_rows_of_the_data_are_held_as_they_are_and_never_copied():
+    rows = csr(ROWS)
+    sets = [ActiveSet.of(rows, targets_of(ROWS, 0)) for _ in range(2)]
+    for active in sets:
+        is_of(active, ROWS, list(range(4)))
+        for ours, theirs in zip(active.rows, rows, strict=True):
+            assert np.shares_memory(ours, theirs)

@@ -7,11 +7,11 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.solver import ascent
-from streamtron.solver.learner import Learner, begin_stage, take_visits
+from streamtron.solver.learner import take_visits
 from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, PHASES
 from streamtron.solver.stopping import promises_tolerance
-from tests.helpers.learners import drawn_source
-from tests.helpers.sources import trained
+from tests.helpers.learners import data_of, drawn_data
+from tests.helpers.sources import learner_of, trained
 
 NONZEROS = 10
 
@@ -57,9 +57,7 @@ def test_a_buffer_is_left_to_newtons_method_where_visits_would_cost_more(monkeyp
 def test_rows_stay_for_the_next_buffer_where_a_second_pass_paid_or_visits_crawl(
     passes, crawls, kept
 ):
-    learner = Learner(Settings(loss="log_loss"))
-    learner.extent.observe(1.0, 0.5)
-    begin_stage(learner)
+    learner = learner_of(data_of(), Settings(loss="log_loss"))
     take_visits(learner, passes, 40, crawls=crawls)
     assert learner.progress.kept == kept
     assert learner.progress.visited == 40
@@ -72,14 +70,14 @@ def test_rows_stay_for_the_next_buffer_where_a_second_pass_paid_or_visits_crawl(
 def test_a_gap_is_promised_if_one_more_fall_as_the_last_one_meets_half_of_the_tolerance(
     before, gap, promised
 ):
-    learner = Learner(Settings(tol=1e-3))
+    learner = learner_of(data_of(), Settings(tol=1e-3))
     learner.best.certificate = SimpleNamespace(relative_duality_gap=gap)
     learner.best.gap_before = np.inf if before is None else before
     assert promises_tolerance(learner) == promised
 
 
 def test_visits_and_seconds_of_each_phase_are_counted_wherever_rows_are_held():
-    source = drawn_source(13, 600, block_rows=32)
+    source = drawn_data(13, 600, 2000, 0.004, block_rows=32)
     for part in (2.0, 0.2):
         settings = Settings(loss="log_loss", tol=1e-3, active_set=int(part * source.nbytes))
         progress = trained(source, settings).progress

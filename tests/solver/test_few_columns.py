@@ -15,12 +15,19 @@ from streamtron.core.rows import make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
 from streamtron.solver.hessian import Outside, mirror
-from streamtron.solver.learner import Learner
 from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets
-from tests.helpers.learners import drawn_source, minimise
+from tests.helpers.learners import drawn_data, minimise
 from tests.helpers.optimum import least_primal, of_margins
-from tests.helpers.sources import ListSource, csr, dense, random_rows, trained
+from tests.helpers.sources import (
+    ListData,
+    csr,
+    dense,
+    learner_of,
+    random_rows,
+    rows_in_memory,
+    trained,
+)
 from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 20
@@ -28,7 +35,7 @@ COLUMNS = 20
 Vector = NDArray[np.float64]
 
 
-def correlated(rows: int, *, by_label: bool = False, unit: bool = False) -> ListSource:
+def correlated(rows: int, *, by_label: bool = False, unit: bool = False) -> ListData:
     """Rows of 50 correlated columns, with outliers; sorted by label, or of length 1."""
     [batch] = corpus_rows(rows, 50, 0, kind="dense")
     order = np.argsort(batch.codes, kind="stable") if by_label else np.arange(rows)
@@ -37,7 +44,7 @@ def correlated(rows: int, *, by_label: bool = False, unit: bool = False) -> List
         values /= np.linalg.norm(values, axis=1, keepdims=True)
     labels = [(1.0, -1.0)[code] for code in batch.codes[order]]
     matrix = make_rows(batch.indptr, batch.indices, values.ravel())
-    return ListSource(matrix, labels, block_rows=256)
+    return ListData(matrix, labels, block_rows=256)
 
 
 class Sample:
@@ -61,7 +68,6 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
     problem = partial(minimise, sample.rows, sample.signs)
     best, margins, _ = problem(sample.cost, rho, zero, zero, 1e-14, proven=True)
     gone, outside = margins[:200] < 0.9, Outside(zero, 0.0)
-    outside.meet(sample.rows)
     rows, signs, _, _, inside = sample.slice(0, 200)
     outside.add(rows, signs, np.where(gone, sample.cost[:200], 0.0), rho, inside)
     mirror(outside.gram)
@@ -83,7 +89,7 @@ def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(
 def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunks():
     sample, found = Sample(4, 300), []
     settings = Settings(C=2.0, active_set=3000, max_epochs=1)
-    source = ListSource(sample.rows, sample.signs.tolist())
+    source = ListData(sample.rows, sample.signs.tolist())
     [chunk] = source.chunks()
     for cut in (300, 41, 7):
         learner = trained(source, settings)
@@ -96,7 +102,7 @@ def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunk
             stretch = slice(start, start + cut)
             names = ("numbers", "signs", "delta2", "squares")
             some = Targets(*(getattr(targets, name)[stretch] for name in names))
-            assert few_columns.take_rows(learner, rows, some)
+            few_columns.take_rows(learner, rows, some)
         outside = learner.outside
         sums = outside.gram.tobytes(), outside.linear.tobytes(), outside.constant
         found.append((*sums, outside.reach, learner.active.numbers.tolist()))
@@ -134,20 +140,10 @@ def test_a_row_longer_than_memory_is_part_of_the_quadratic():
     long = [(column, -5.0 * labels[0] * value) for column, value in plain[0]]
     plain[100] = [*long, *((column, 0.5) for column in range(COLUMNS, 2 * COLUMNS))]
     labels[100] = labels[0]
-    source = ListSource(csr(plain), labels, block_rows=64)
+    source = ListData(csr(plain), labels, block_rows=64)
     settings = Settings(tol=1e-6, active_set=8 * (len(plain[100]) - 1) + 24, max_epochs=20)
     learner = trained(source, settings)
     assert (learner.finished, learner.regime) == ("certified", Regime.FEW_COLUMNS)
-
-
-def test_where_columns_turn_out_to_be_many_blocks_take_over(monkeypatch):
-    monkeypatch.setattr(few_columns, "HEAD", COLUMNS + 1)
-    plain, labels = random_rows(6, 400, COLUMNS)
-    plain[300] += [(column, 0.1) for column in range(COLUMNS, COLUMNS + 9)]
-    source = ListSource(csr(plain), labels, block_rows=64)
-    learner = trained(source, Settings(tol=1e-2, active_set=source.nbytes // 4))
-    assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)
-    assert learner.outside is None
 
 
 @pytest.mark.parametrize(
@@ -160,20 +156,17 @@ def test_where_columns_turn_out_to_be_many_blocks_take_over(monkeypatch):
     ids=["halved", "from the best", "solved"],
 )
 def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned, next_scan):
-    learner = Learner(Settings(), [1, -1])
-    learner.running.widen(2)
+    learner = learner_of(rows_in_memory(np.eye(2), [1, -1]), Settings())
     learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
     learner.best.certificate = of_margins(0.0, 0.25, 0.5)
     learner.outside = Outside(np.array(scanned), known=0.25)
     learner.progress.reading = reading
-    learner.progress.reports = trained(correlated(50), Settings()).progress.reports
-    learner.extent.least_delta2 = 1.0
     list(few_columns.finish(learner))
     assert learner.best.candidate.tolist() == next_scan
 
 
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():
-    learner = trained(drawn_source(1, 300, 60, block_rows=32), Settings(C=50.0, active_set=8_000))
+    learner = trained(drawn_data(1, 300, 60, block_rows=32), Settings(C=50.0, active_set=8_000))
     assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)
 
 

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.events import ChunkDone
-from streamtron.data import open_shards
+from streamtron.core.events import ReadingStarted
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import run
-from streamtron.runs.learners import MemoryGuard
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
-from streamtron.solver.row_store import Pool
 from tests.helpers.runs import stopping
 
 COLUMNS = 3000
@@ -35,24 +32,29 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_again(place, tmp_path):
-    settings = Settings(multiclass=True, tol=0.1)
-    size = DataSize(9000, COLUMNS + 1)
+    settings, events = Settings(multiclass=True, tol=0.1), []
+    pairs = [line.split()[1:] for line in (place / "many.svm").read_text().splitlines()]
+    occurring = {pair.split(":")[0] for row in pairs for pair in row}
+    size = DataSize(len(pairs), len(occurring), sum(map(len, pairs)))
     two, three = (
-        sum(need.size for need in memory_needed(settings, size, learners=n, threads=2, shared=True))
+        sum(need.size for need in memory_needed(settings, size, learners=n, threads=2))
         for n in (2, 3)
     )  # so many learners at a time
 
     def fit(model: str, tol: float = 0.1, **options: Any) -> Outcome:
-        machine = Machine(memory=(two + three) // 2, threads=2, checkpoint_every=0.0)
+        machine = Machine(memory=(two + three) // 2, threads=2)
         options |= {"model": tmp_path / model, "machine": machine}
         return run(place / "many.svm", settings.but(tol=tol), **options)
 
-    expected = fit("expected")
-    assert expected.report["readings"] > 4.0
-    for chunks in (3, 5, 6, 7, 9, 11):
+    expected = fit("expected", listen=events.append)
+    begun = [event.reading for event in events if isinstance(event, ReadingStarted)]
+    assert begun.count(0) == 2, "two groups of two"
+    for _ in range(len(begun)):  # each time one reading more
         with suppress(InterruptedError):
-            fit("model", listen=stopping(ChunkDone, chunks + 1), resume=True)
-    fit("model", resume=True)
+            fit("model", listen=stopping(ReadingStarted, 2), resume=True)
+    events.clear()
+    fit("model", resume=True, listen=events.append)
+    assert not any(isinstance(event, ReadingStarted) for event in events), "it had ended"
     for name in ("", ".run/witness"):
         content = (tmp_path / f"model{name}").read_bytes()
         assert content == (tmp_path / f"expected{name}").read_bytes()
@@ -61,11 +63,3 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
     for learner in finer.report["learners"]:
         assert learner["certificate"]["relative_duality_gap"] <= 1e-3
         assert learner["certificate"]["rows_scanned"] == expected.report["rows"]
-
-
-def test_a_single_learner_is_never_crowded(place):
-    with open_shards([str(place / "two")], cache_dir=None) as source:
-        room = MemoryGuard(Settings(), Machine(memory=1), Pool())
-        for chunk in source.chunks():
-            assert room(1, chunk)
-    assert room.columns > 1

@@ -11,7 +11,7 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import Rows, make_rows
 from streamtron.core.threads import open_threads
 from streamtron.solver import ascent, few_columns, passes
-from tests.helpers.learners import source_of
+from tests.helpers.learners import data_of
 from tests.helpers.sources import csr, random_rows, trained
 
 NAMES = ("margins", "combine", "gram_product", "gram_diagonal", "gram_block", "visit")
@@ -98,7 +98,7 @@ def test_sums_over_a_few_rows_copied_side_by_side_are_those_over_all_to_the_bit(
     [
         (Settings(C=50.0, tol=1e-4), True, NAMES),
         (Settings(C=50, active_set=6000), False, NAMES),
-        (Settings(C=0.5, active_set=6000), True, NAMES),
+        (Settings(C=0.5, active_set=6000), True, NAMES[:-1]),
     ],
     ids=["all rows", "blocks", "few columns"],
 )
@@ -118,7 +118,7 @@ def test_no_kernel_call_on_rows_in_memory_visits_too_much(settings, few, names, 
     for name in NAMES:
         monkeypatch.setattr(kernels, name, partial(watched, name, getattr(kernels, name)))
     monkeypatch.setattr(passes, "NONZEROS_A_CALL", CUT_HELD)
-    trained(source_of(), settings)
+    trained(data_of(), settings)
     assert met == set(names)
 
 

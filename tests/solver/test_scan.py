@@ -1,7 +1,7 @@
 """What a block of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -96,7 +96,7 @@ def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, m
 
 @pytest.mark.parametrize("borders", CUTS)
 def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(data, borders):
-    views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, first=True, ratio=0.5)]
+    views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, ratio=0.5)]
     rooms = [10**9, 10**9]
     together = scanned(data, views, borders, rooms)
     apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
@@ -136,15 +136,3 @@ def test_the_first_rows_that_are_called_come_as_long_as_there_is_room(data, bord
     assert held == sorted(asked)
     without = [part for block in scanned(data, views, borders) for part in block.seen]
     assert {part.violators for part in without} == {None}, "without a room no row comes"
-
-
-def test_the_first_look_finds_the_radius_and_the_least_price(data):
-    weights = np.random.default_rng(3).choice([0.0, 1.0, 2.0, 4.0], size=ROWS)
-    lengths = [sum(value * value for _, value in row) + RHO**2 for row in data.rows]
-    pairs = zip(lengths, weights, strict=True)
-    squares = [length + DELTA2 / weight for length, weight in pairs if weight]
-    [chunk] = data.chunks([0, ROWS])
-    weighted = replace(chunk, weights=weights)
-    blocks = list(scan_blocks((c for c in [weighted]), [view(first=True)], [Counts()]))
-    assert max(block.seen[0].sq_radius for block in blocks) == pytest.approx(max(squares))
-    assert min(block.seen[0].least_delta2 for block in blocks) == DELTA2 / 4.0

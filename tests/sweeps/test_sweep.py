@@ -248,15 +248,15 @@ def test_a_sweep_without_a_model_leaves_only_what_it_was_asked_for(run, place, t
 
 
 def test_the_exit_code_is_that_of_the_best_whatever_became_of_the_others(run, place):
-    # one reading proves tiny C and nothing of large C; neither calls a row positive yet
+    # two mini-epochs solve a small C and not a large one, which is worse on other rows
     words = ("--max-epochs", 1, "--mini-epochs", 2, "--tol", 0.001, "--valid", "held-out")
-    done = run("sweep", "train", *words, "--C", "0.01,0.0001", "--table", "ends.csv")
+    done = run("sweep", "train", *words, "--C", "1000,0.1", "--table", "ends.csv")
     endings = {row["C"]: row["stop_reason"] for row in table(place / "ends.csv")}
-    assert endings == {0.01: "epoch limit", 0.0001: "certified"}
-    assert the_best(table(place / "ends.csv"))["C"] == 0.0001
+    assert endings == {1000.0: "epoch limit", 0.1: "certified"}
+    assert the_best(table(place / "ends.csv"))["C"] == 0.1
     assert (done.returncode, done.stderr) == (0, "")
     for more in ([], ["--model", "early"]):
-        early = run("sweep", "train", *words, "--C", "1,10", *more)
+        early = run("sweep", "train", *words, "--C", "50,100", *more)
         assert early.returncode == 4
         assert early.stderr.count("\n") == 1
         assert "before" in early.stderr

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -69,10 +69,6 @@ class Cache:
             flat_file.remove_abandoned(self.directory)
         self._sources = {source.path: source for source in _sources(self.directory)}
 
-    def knows(self, shard: ShardFile) -> bool:
-        """Tell whether there is a flat file of the shard as it is now."""
-        return self._flat_file(shard) is not None
-
     def find(self, shard: ShardFile) -> CachedShard | None:
         """Find the flat file of the shard as it is now, if it is intact."""
         known = self._flat_file(shard)
@@ -88,12 +84,22 @@ class Cache:
             return None
         return CachedShard(path, shard.name, contents)
 
+    def writer(self) -> flat_file.FlatWriter:
+        """Begin a flat file."""
+        return flat_file.FlatWriter(self.directory)
+
     def finish(
-        self, writer: flat_file.FlatWriter, shard: ShardFile, fingerprint: str, labels: list[Label]
+        self,
+        writer: flat_file.FlatWriter,
+        shard: ShardFile,
+        fingerprint: str,
+        labels: Sequence[Label],
+        places: Sequence[str],
+        facts: dict[str, Any],
     ) -> CachedShard:
         """Complete a shard's flat file and remember the source it stands for."""
         path, key = self._place(shard, fingerprint)
-        contents = writer.finish(path, key, labels)
+        contents = writer.finish(path, key, labels, places, facts)
         if shard.name != ROWS_GIVEN:  # whose path is another one each time
             self._remember(shard, fingerprint)
         return CachedShard(path, shard.name, contents)
@@ -122,16 +128,22 @@ class Cache:
         return os.path.join(self.directory, name), key
 
     def _remember(self, shard: ShardFile, fingerprint: str) -> None:
-        """Let a source stand for the shard; remove what stands for what the shard was before."""
+        """Let a source stand for the shard, and no longer for what the shard was before."""
         source = Source.of(shard, fingerprint)
         earlier = self._sources.get(source.path)
-        self._sources[source.path] = source
         with writing_cache(self.directory):
             open(os.path.join(self.directory, source.name), "wb").close()
             if earlier and earlier != source:
                 _unlink(os.path.join(self.directory, earlier.name))
-                if earlier.fingerprint not in {s.fingerprint for s in self._sources.values()}:
-                    drop_cached(self.directory, {earlier.fingerprint}, ())
+
+    def drop_outdated(self) -> None:
+        """Remove the flat files of what shards were when this was opened and are no more, of which
+        no other shard is a copy now. After all have been prepared: one may have got the name, and
+        so the path, of another."""
+        current = {source.fingerprint for source in _sources(self.directory)}
+        earlier = {source.fingerprint for source in self._sources.values()}
+        if earlier - current:
+            drop_cached(self.directory, earlier - current, ())
 
 
 def cache_files(directory: str) -> list[str]:

@@ -1,23 +1,27 @@
-"""The flat cache file of one shard: arrays as they lie in memory, a checksum over every byte.
+"""The prepared file of one shard: blocks of rows as arrays, a checksum over every byte.
 
 ::
 
-    "streamtron cache"                                   16 bytes
+    "streamtron rows "                                   16 bytes
     segment 0: weights  float64 a row                    one segment for each block
                squares  float64 a row
                lengths  uint32 a row
                counts   uint32 a row                     left out where a row has one label
-               codes    int32 a label; float64 a row if they are targets
-               indices  uint32 a nonzero
-               values   float32 a nonzero
+               codes    uint8, int16 or int32 a label; float64 a row if they are targets
+               columns  uint16 or uint32 a nonzero
+               values   float32 a nonzero, or a row
     segment 1: …
+    table:     columns  uint32 a column of the shard     by number
+               counts   int64 a column
     footer: JSON, with place, size and xxh3-64 of every segment
-    bytes and xxh3-64 of the footer, 8 bytes each; "end of the cache"
+    bytes and xxh3-64 of the footer, 8 bytes each; "end of the rows "
 
-Weights are left out where all are 1, values and squares where all values are 1, columns where every
-row has the same ones, without a gap. Columns and values
-are read straight into the arrays of a chunk, never mapped (mapped pages count as memory), and
-checksums are compared every time.
+The shard's columns are numbered in order of first occurrence, and the table has the number that
+the shard's own file gives each, and how often it occurs. Weights are left out where all are 1,
+lengths where all are alike, columns where every row has the same ones, without a gap, values where
+all are 1; they are one a row where those of a row are equal, and squares are computed then.
+Everything is read, never mapped (mapped pages count as memory), and checksums are compared every
+time.
 """
 
 from __future__ import annotations
@@ -32,54 +36,61 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import compress
-from typing import Any, BinaryIO, NamedTuple
+from math import isfinite
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from streamtron.core import kernels
+from streamtron.core import rows as chunk
 from streamtron.core.errors import FileDamaged
 from streamtron.core.files import CACHE_REMEDY, flush, parse_json, reading_from, writing_to
-from streamtron.core.rows import Chunk, Label, are_targets
-from streamtron.data.blocks import Buffers, join_rows, make_chunk, spare
+from streamtron.core.rows import COLUMN_MAX, Chunk, Label, are_targets
+from streamtron.data.blocks import Buffers, join_rows, make_chunk
 from streamtron.data.row_batch import RowBatch, offsets_of
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 TEMPORARY = re.compile(r"\.[a-z0-9_]{8}\.streamtron-cache")
 """Names of files that are being written."""
 
-_HEAD = b"streamtron cache"
-_END = b"end of the cache"
+_HEAD = b"streamtron rows "
+_END = b"end of the rows "
 _TAIL = struct.Struct("<QQ16s")
 _STEP = 1 << 20  # read and hashed at once: what was just read is still in the processor's cache
+
+SHORT = 1 << 16
+"""Columns whose numbers take two bytes."""
 
 writing_cache = partial(writing_to, remedy=CACHE_REMEDY, what="the cache cannot be written")
 """Around what writes to the directory of a cache."""
 
 _log = logging.getLogger("streamtron")
 
+Columns = NDArray[np.uint32]
+
 
 class Entry(NamedTuple):
-    """Where a segment lies; ``labels`` None: one a row; ``first_column`` None: columns stored."""
+    """Where a segment lies, and what is in it.
+
+    ``labels`` : codes, None = one a row. ``length`` : nonzeros of every row, None = stored.
+    ``first_column`` : of every row, the others follow; None = stored. ``column_bytes``,
+    ``code_bytes`` : of a number; codes of 8 bytes are targets. ``values`` : stored for all
+    nonzeros, for rows, or not at all.
+    """
 
     offset: int
     rows: int
     nonzeros: int
     labels: int | None
-    has_values: bool
-    has_weights: bool
-    has_targets: bool
+    length: int | None
     first_column: int | None
+    column_bytes: int
+    code_bytes: int
+    values: Literal["all", "rows", "none"]
+    has_weights: bool
     checksum: int
-
-    @classmethod
-    def of(cls, block: RowBatch, offset: int = 0, checksum: int = 0) -> Entry:
-        """Make the entry of a block."""
-        labels = None if block.code_offsets is None else len(block.codes)
-        flags = block.values is not None, block.weights is not None, are_targets(block.codes)
-        rows, nonzeros = block.rows, block.nonzeros
-        return cls(offset, rows, nonzeros, labels, *flags, _first_of_dense(block), checksum)
 
     @property
     def head(self) -> list[tuple[type[np.generic], int]]:
@@ -87,34 +98,104 @@ class Entry(NamedTuple):
         rows, labels = self.rows, self.labels
         return [
             (np.float64, rows if self.has_weights else 0),
-            (np.float64, rows if self.has_values else 0),
-            (np.uint32, rows),
+            (np.float64, rows if self.values == "all" else 0),
+            (np.uint32, rows if self.length is None else 0),
             (np.uint32, 0 if labels is None else rows),
-            (np.float64 if self.has_targets else np.int32, rows if labels is None else labels),
+            (_CODES[self.code_bytes], rows if labels is None else labels),
         ]
+
+    @property
+    def stored_columns(self) -> int:
+        """Bytes of the columns in the file."""
+        return self.column_bytes * self.nonzeros if self.first_column is None else 0
+
+    @property
+    def stored_values(self) -> int:
+        """How many values are in the file."""
+        return {"all": self.nonzeros, "rows": self.rows, "none": 0}[self.values]
 
     @property
     def bytes(self) -> int:
         """Bytes in the file."""
         head = sum(np.dtype(dtype).itemsize * length for dtype, length in self.head)
-        return head + 4 * (self.has_values + (self.first_column is None)) * self.nonzeros
+        return head + self.stored_columns + 4 * self.stored_values
+
+
+_CODES: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.float64}
+"""Bytes of a code → its type; one byte where there are up to 255 labels and every row has one."""
+
+
+class Table(NamedTuple):
+    """The columns of a shard by their numbers in it: those that the shard gives them, and how often
+    each occurs."""
+
+    columns: Columns
+    counts: NDArray[np.int64]
 
 
 class Contents(NamedTuple):
-    """What a cache file says of itself: what it was made for, the shard's labels, its segments."""
+    """What a prepared file says of itself: what it was made for; the shard's labels, and for each
+    the place in the shard where it was met first; what is known of the rows (``ShardFacts``); its
+    segments; and the checksum of its table of so many columns."""
 
     key: dict[str, Any]
     labels: list[Label]
+    places: list[str]
+    facts: dict[str, Any]
     entries: list[Entry]
+    columns: int
+    table_checksum: int
 
     @property
     def bytes(self) -> int:
         """Bytes of all segments."""
         return sum(entry.bytes for entry in self.entries)
 
+    @property
+    def rows(self) -> int:
+        """Rows of all segments."""
+        return sum(entry.rows for entry in self.entries)
+
+    @property
+    def nonzeros(self) -> int:
+        """Nonzeros of all segments."""
+        return sum(entry.nonzeros for entry in self.entries)
+
+
+class ColumnNumbers:
+    """Number the columns of a shard in order of first occurrence, and count them."""
+
+    def __init__(self) -> None:
+        self._columns, self._counts = np.empty(0, np.uint32), np.empty(0, np.int64)
+        self._slots, self._known = np.zeros(0, np.uint64), 0
+        self._grow(1 << 12)
+
+    @property
+    def table(self) -> Table:
+        """The table of the columns so far."""
+        return Table(self._columns[: self._known], self._counts[: self._known])
+
+    def number(self, indices: Columns) -> Columns:
+        """Return the number of each column, shape of ``indices``."""
+        numbers, done = np.empty(len(indices), np.uint32), 0
+        while True:
+            self._known, done = kernels.number_columns(
+                indices, done, self._slots, self._columns, self._counts, self._known, numbers
+            )
+            if done == len(indices):
+                return numbers
+            self._grow(2 * len(self._columns))
+
+    def _grow(self, size: int) -> None:
+        columns, counts = np.zeros(size, np.uint32), np.zeros(size, np.int64)
+        columns[: self._known], counts[: self._known] = self.table
+        self._columns, self._counts = columns, counts
+        self._slots = np.zeros(2 * size, np.uint64)
+        kernels.fill_table(columns[: self._known], self._slots)
+
 
 class FlatWriter:
-    """Write one cache file: under a temporary name until it is whole and safely on disk.
+    """Write one prepared file: under a temporary name until it is whole and safely on disk.
 
     A context manager: what has not been finished when it is left is removed.
     """
@@ -123,6 +204,7 @@ class FlatWriter:
         self._directory = directory
         self._entries: list[Entry] = []
         self._end = len(_HEAD)
+        self._numbers = ColumnNumbers()
 
     def __enter__(self) -> FlatWriter:
         with writing_cache(self._directory):
@@ -136,53 +218,110 @@ class FlatWriter:
         with suppress(FileNotFoundError):
             os.unlink(self._temporary)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far."""
+        return self._end
+
     def write(self, blocks: Iterable[RowBatch]) -> None:
         """Append blocks, a segment each."""
         for block in blocks:
-            self._write(block)
+            entry, arrays = self._stored(block)
+            parts = [_bytes(array) for array in arrays if array is not None]
+            digest = xxhash.xxh3_64()
+            for part in parts:
+                digest.update(part)
+            with writing_cache(self._directory):
+                self._file.writelines(parts)
+            self._entries.append(entry._replace(checksum=digest.intdigest()))
+            self._end += entry.bytes
 
-    def _write(self, block: RowBatch) -> None:
-        entry = Entry.of(block, self._end)
-        counts = None if block.code_offsets is None else np.diff(block.code_offsets)
-        arrays = [
+    def _stored(self, block: RowBatch) -> tuple[Entry, list[NDArray[Any] | None]]:
+        """Return the entry of a block, and its arrays."""
+        lengths = np.diff(block.indptr)
+        length = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else None
+        columns = self._numbers.number(block.indices)
+        first = _first_of_dense(columns, length)
+        short = not len(columns) or int(columns.max()) < SHORT
+        values, of_rows = block.values, None
+        if values is not None:
+            of_rows = _one_a_row(block.indptr, values)
+            values = values if of_rows is None else of_rows
+        codes, counts = block.codes, None
+        if block.code_offsets is not None:
+            counts = np.diff(block.code_offsets).astype(np.uint32)
+        entry = Entry(
+            self._end,
+            block.rows,
+            block.nonzeros,
+            None if counts is None else len(codes),
+            length,
+            first,
+            2 if short else 4,
+            _code_bytes(codes),
+            "none" if values is None else "all" if of_rows is None else "rows",
+            block.weights is not None,
+            0,
+        )
+        return entry, [
             block.weights,
-            None if block.values is None else block.squares,
-            np.diff(block.indptr).astype(np.uint32),
-            None if counts is None else counts.astype(np.uint32),
-            block.codes,
-            block.indices if entry.first_column is None else None,
-            block.values,
+            block.squares if entry.values == "all" else None,
+            lengths.astype(np.uint32) if length is None else None,
+            counts,
+            codes.astype(_CODES[entry.code_bytes], copy=False),
+            None if first is not None else columns.astype(np.uint16) if short else columns,
+            values,
         ]
-        parts = [_bytes(array) for array in arrays if array is not None]
-        digest = xxhash.xxh3_64()
-        for part in parts:
-            digest.update(part)
-        entry = entry._replace(checksum=digest.intdigest())
-        with writing_cache(self._directory):
-            self._file.writelines(parts)
-        self._end += entry.bytes
-        self._entries.append(entry)
 
-    def finish(self, path: str, key: dict[str, Any], labels: Sequence[Label]) -> Contents:
-        """Write the footer and give the file its name."""
-        contents = Contents(key, list(labels), self._entries)
+    def finish(
+        self,
+        path: str,
+        key: dict[str, Any],
+        labels: Sequence[Label],
+        places: Sequence[str],
+        facts: dict[str, Any],
+    ) -> Contents:
+        """Write the table and the footer, and give the file its name."""
+        table = self._numbers.table
+        parts = [_bytes(array) for array in table]
+        checksum = xxhash.xxh3_64_intdigest(b"".join(parts))
+        contents = Contents(
+            key, [*labels], [*places], facts, self._entries, len(table.columns), checksum
+        )
         footer = json.dumps({"version": FORMAT_VERSION, **contents._asdict()}).encode()
         tail = _TAIL.pack(len(footer), xxhash.xxh3_64_intdigest(footer), _END)
         with writing_cache(self._directory):
-            self._file.write(footer + tail)
+            self._file.writelines([*parts, footer, tail])
             flush(self._file)
             os.replace(self._temporary, path)
         return contents
 
 
-def _first_of_dense(block: RowBatch) -> int | None:
+def _first_of_dense(columns: Columns, length: int | None) -> int | None:
     """Return the first column where every row has the same ones, without a gap; else None."""
-    width = block.nonzeros // max(block.rows, 1)
-    if width < 2 or not (np.diff(block.indptr) == width).all():
+    if length is None or length < 2:
         return None
-    columns = block.indices.reshape(-1, width)
-    first = columns[0, 0]
-    return int(first) if (columns - first == np.arange(width, dtype=np.uint32)).all() else None
+    table = columns.reshape(-1, length)
+    first = table[0, 0]
+    return int(first) if (table - first == np.arange(length, dtype=np.uint32)).all() else None
+
+
+def _one_a_row(
+    indptr: NDArray[np.int64], values: NDArray[np.float32]
+) -> NDArray[np.float32] | None:
+    """Return the value of each row, where those of a row are equal; else None."""
+    if not len(values) or values[0] != values[indptr[1] - 1] or not (np.diff(indptr) > 0).all():
+        return None
+    firsts, bits = values[indptr[:-1]], values.view(np.uint32)  # -0 is another value than 0
+    alike = np.array_equal(np.repeat(firsts.view(np.uint32), np.diff(indptr)), bits)
+    return firsts if alike else None
+
+
+def _code_bytes(codes: NDArray[Any]) -> int:
+    if are_targets(codes):
+        return 8
+    least, most = int(codes.min(initial=0)), int(codes.max(initial=0))
+    return 1 if least >= 0 and most < 1 << 8 else 2 if most < 1 << 15 else 4
 
 
 def _locked_temporary(directory: str) -> tuple[BinaryIO, str]:
@@ -206,7 +345,7 @@ def remove_abandoned(directory: str) -> None:
 
 
 def read_contents(path: str) -> Contents:
-    """Read what a cache file holds."""
+    """Read what a prepared file holds."""
     with reading_from(path), open(path, "rb") as file:
         start = file.seek(0, os.SEEK_END) - _TAIL.size
         file.seek(0)
@@ -223,77 +362,137 @@ def read_contents(path: str) -> Contents:
         raise _damaged(path, "the checksum of its footer differs")
     try:
         fields = parse_json(footer)
-        if fields["version"] == FORMAT_VERSION:
-            entries = [Entry(*entry) for entry in fields["entries"]]
-            _check_entries(entries, start)
-            return Contents(dict(fields["key"]), list(fields["labels"]), entries)
-    except (ValueError, TypeError, KeyError) as error:
+        if fields.pop("version") == FORMAT_VERSION:
+            fields["entries"] = [Entry(*entry) for entry in fields["entries"]]
+            contents = Contents(**fields)
+            _check_entries(contents, start)
+            _check_labels(contents)
+            return contents
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise _damaged(path, "its footer is none that we write") from error
     raise FileDamaged(f"{path}: written in another version of the format.")
 
 
-def _check_entries(entries: Sequence[Entry], stop: int) -> None:
-    """Raise ValueError unless the segments fill the file from its head to ``stop``."""
-    offset = len(_HEAD)
-    for entry in entries:
-        optional = (number for number in (entry.labels, entry.first_column) if number is not None)
+def _check_entries(contents: Contents, stop: int) -> None:
+    """Raise ValueError unless segments and table fill the file from its head to ``stop``, and no
+    segment makes more rows or nonzeros of its bytes than a writer would have put there."""
+    offset, columns = len(_HEAD), contents.columns
+    if type(columns) is not int or columns < 0:
+        raise ValueError("no table")
+    for entry in contents.entries:
+        optional = [n for n in (entry.labels, entry.length, entry.first_column) if n is not None]
         numbers = (*entry[:3], entry.checksum, *optional)
         if any(type(number) is not int or number < 0 for number in numbers):
             raise ValueError("not a segment")
+        if entry.column_bytes not in (2, 4) or entry.code_bytes not in _CODES:
+            raise ValueError("not a segment")
+        if entry.length is not None and entry.rows * entry.length != entry.nonzeros:
+            raise ValueError("lengths that do not add up")
+        if entry.first_column is not None:
+            length = entry.length or 0
+            most = chunk.BLOCK_NONZEROS + length
+            if entry.nonzeros >= most or entry.first_column + length > columns:
+                raise ValueError("columns that are not there")
         if entry.offset != offset:
             raise ValueError("a gap or an overlap")
         offset += entry.bytes
-    if offset != stop:
+    if offset + 12 * columns != stop:
         raise ValueError("segments of other sizes")
 
 
-class CachedShard:
-    """One shard in its cache file; a ``ShardReader`` whose batches are the segments.
+def _check_labels(contents: Contents) -> None:
+    """Raise an error unless labels, their places and facts are of the kinds that we write."""
+    labels, facts = contents.labels, contents.facts
+    ends = [*facts["weights"], *facts["targets"]]
+    numbers = [facts["weight"], facts["sq_norm"], *facts["labels"], *ends]
+    if (
+        not isinstance(contents.key["fingerprint"], str)
+        or any(type(label) not in (str, float, bool) for label in labels)
+        or [type(place) for place in contents.places] != [str] * len(labels)
+        or type(facts["rows"]) is not int
+        or not 0 <= facts["rows"] <= contents.rows
+        or not all(type(number) is float and isfinite(number) for number in numbers)
+        or type(facts["total"]) is not float
+        or len(facts["labels"]) > len(labels)
+        or (len(facts["weights"]), len(facts["targets"])) != (2, 2)
+    ):
+        raise ValueError("no labels and facts of rows")
 
-    ``name`` is what messages call the shard, ``contents`` the file's footer.
-    """
+
+class CachedShard:
+    """One shard in its prepared file. ``name`` is what messages call the shard, ``contents`` the
+    file's footer."""
 
     def __init__(self, path: str, name: str, contents: Contents) -> None:
-        self.path = path
-        self.name = name
-        self.contents = contents
-        self.bytes_read = 0
-        """Bytes of the cache file that ``batches()`` has taken so far."""
+        self.path, self.name, self.contents = path, name, contents
         self.remake: Callable[[], Contents] | None = None
         """Rebuilds the file from the shard; None = a damaged file is refused."""
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the shard that was cached."""
+        """Return the fingerprint of the shard that was prepared."""
         return str(self.contents.key["fingerprint"])
 
-    def batches(self) -> Iterator[RowBatch]:
-        """Yield the shard's rows, a segment at a time."""
-        self.bytes_read = 0
-        for number, entry in enumerate(self.contents.entries):
-            self.bytes_read += entry.bytes
-            yield self.read(number, *_room([entry], spare))
+    def table(self) -> Table:
+        """Read the table of the shard's columns."""
+        size, entries = self.contents.columns, self.contents.entries
+        table = Table(np.empty(size, np.uint32), np.empty(size, np.int64))
+        offset = entries[-1].offset + entries[-1].bytes if entries else len(_HEAD)
+        self._fill(offset, self.contents.table_checksum, "table of columns", table)
+        rising = np.sort(table.columns)
+        if (
+            (rising[1:] == rising[:-1]).any()
+            or (rising[-1:] > COLUMN_MAX).any()
+            or (table.counts <= 0).any()
+            or table.counts.sum() != self.contents.nonzeros
+        ):
+            raise _damaged(self.path, "its table of columns is none that we write")
+        return table
 
     def read(
-        self, number: int, indices: NDArray[np.uint32], values: NDArray[np.float32] | None
+        self,
+        number: int,
+        ranks: Columns,
+        indices: Columns,
+        values: NDArray[np.float32] | None,
+        room: NDArray[np.uint8],
     ) -> RowBatch:
-        """Read a segment, its columns and values into these arrays."""
+        """Read a segment, its columns by their ``ranks``, and its values, into these arrays;
+        ``room`` : for the columns as they are stored."""
         entry, known = self.contents.entries[number], len(self.contents.labels)
         head = [np.empty(length, dtype) for dtype, length in entry.head]
-        first = entry.first_column
-        stored = compress((indices, values), (first is None, entry.has_values))
-        self._fill(number, [*head, *stored])
+        stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
+        of_rows = np.empty(entry.rows if entry.values == "rows" else 0, np.float32)
+        of_values = [of_rows] if entry.values == "rows" else []
+        if entry.values == "all":
+            assert values is not None
+            of_values = [values]
+        self._fill(entry.offset, entry.checksum, f"block {number}", [*head, stored, *of_values])
         weights, squares, lengths, counts, codes = head
+        if entry.length is not None:
+            lengths = np.full(entry.rows, entry.length, np.uint32)
         indptr = offsets_of(lengths)
-        even = first is None or (lengths == lengths[:1]).all()
-        lengths_fit = indptr[-1] == entry.nonzeros and even
-        outside = codes.min(initial=0) < -1 or codes.max(initial=-1) >= known
-        if not lengths_fit or (outside and not entry.has_targets):
+        if entry.first_column is not None:
+            dense = np.arange(entry.length or 0, dtype=np.uint32) + np.uint32(entry.first_column)
+            stored = np.tile(dense, entry.rows)
+        offsets = None if entry.labels is None else offsets_of(counts)
+        fits = indptr[-1] == entry.nonzeros == len(stored)
+        if offsets is not None:
+            fits = fits and offsets[-1] == len(codes)
+        if codes.dtype != np.float64:
+            codes = codes.astype(np.int32)
+            least = -1 if offsets is None else 0
+            fits = fits and codes.min(initial=0) >= least and codes.max(initial=-1) < known
+        renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
+        if not fits or not renumber(stored, ranks, indices):
             raise _damaged(self.path, f"block {number}: not as we write them")
-        if first is not None:
-            columns = indices.reshape(max(entry.rows, 1), -1)
-            columns[:] = np.arange(columns.shape[1], dtype=np.uint32) + np.uint32(first)
-        if values is not None and not entry.has_values:
-            values[:] = 1
+        if entry.values == "rows":
+            squares = np.empty(entry.rows)
+            assert values is not None
+            kernels.spread_values(indptr, of_rows, values, squares)
+        elif entry.values == "none":
+            squares = lengths.astype(np.float64)
+            if values is not None:
+                values[:] = 1
         return RowBatch(
             indptr,
             indices,
@@ -301,18 +500,17 @@ class CachedShard:
             codes,
             self.contents.labels,
             weights if entry.has_weights else None,
-            partial(self._place, number),
-            None if entry.labels is None else offsets_of(counts),
-            squares if entry.has_values else lengths.astype(np.float64),
+            str,
+            offsets,
+            squares,
         )
 
-    def _fill(self, number: int, arrays: Sequence[Any]) -> None:
-        """Read the bytes of a segment into arrays; a damaged file is rebuilt first."""
-        entry = self.contents.entries[number]
+    def _fill(self, offset: int, checksum: int, what: str, arrays: Sequence[Any]) -> None:
+        """Read bytes of the file into arrays; a damaged file is rebuilt first."""
         for remake in (self.remake, None):
             try:
-                if _fill(self.path, entry.offset, map(_bytes, arrays)) != entry.checksum:
-                    raise _damaged(self.path, f"block {number}: the checksum differs")
+                if _fill(self.path, offset, map(_bytes, arrays)) != checksum:
+                    raise _damaged(self.path, f"{what}: the checksum differs")
                 return
             except FileDamaged as damage:
                 if remake is None:
@@ -323,22 +521,27 @@ class CachedShard:
                         f"{self.path}: rebuilt it holds other rows than before. Run again."
                     ) from damage
 
-    def _place(self, number: int, i: int) -> str:
-        first_row = sum(entry.rows for entry in self.contents.entries[:number])
-        return f"{self.name}, row {first_row + i} of the shard"
-
 
 class CacheSlot(NamedTuple):
-    """A block in the cache; ``to_source`` turns the shard's codes into the source's."""
+    """A block in a prepared file; ``to_source`` turns the shard's codes into those of the data,
+    ``ranks`` the shard's columns into the data's."""
 
     shard: CachedShard
     number: int
     to_source: NDArray[np.int32]
+    ranks: Columns
 
     @property
     def entry(self) -> Entry:
         """The segment's place and size."""
         return self.shard.contents.entries[self.number]
+
+    def read(
+        self, indices: Columns, values: NDArray[np.float32] | None, room: NDArray[np.uint8]
+    ) -> RowBatch:
+        """Read the rows; see ``CachedShard.read``."""
+        batch = self.shard.read(self.number, self.ranks, indices, values, room)
+        return batch.coded(self.to_source)
 
 
 class GroupReader:
@@ -346,25 +549,29 @@ class GroupReader:
 
     def __init__(self) -> None:
         self.buffers = Buffers()
+        self._room = np.empty(0, np.uint8)
 
     def chunk(self, slots: Sequence[CacheSlot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """Read the rows of the segments, in this order, as one chunk."""
-        indices, values = _room([slot.entry for slot in slots], self.buffers.take)
+        entries = [slot.entry for slot in slots]
+        indices, values = _arrays(entries, self.buffers.take)
+        most = max((entry.stored_columns for entry in entries), default=0)
+        if most > len(self._room):
+            self._room = np.empty(most, np.uint8)
         parts, start = [], 0
         for slot in slots:
             span = slice(start, start + slot.entry.nonzeros)
             start, held = span.stop, None if values is None else values[span]
-            part = slot.shard.read(slot.number, indices[span], held)
-            parts.append(part.coded(slot.to_source))
+            parts.append(slot.read(indices[span], held, self._room))
         return make_chunk(join_rows(parts, indices, values), ranges)
 
 
-def _room(
+def _arrays(
     entries: Sequence[Entry], take: Callable[[int], NDArray[np.uint8]]
-) -> tuple[NDArray[np.uint32], NDArray[np.float32] | None]:
+) -> tuple[Columns, NDArray[np.float32] | None]:
     """Arrays for columns and values of some segments, in one buffer."""
     size = 4 * sum(entry.nonzeros for entry in entries)
-    if not any(entry.has_values for entry in entries):
+    if all(entry.values == "none" for entry in entries):
         return take(size)[:size].view(np.uint32), None
     space = take(2 * size)
     return space[:size].view(np.uint32), space[size : 2 * size].view(np.float32)
@@ -374,7 +581,7 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array).view(np.uint8).data
 
 
-def _fill(path: str, offset: int, targets: Iterable[memoryview]) -> int:
+def _fill(path: str, offset: int, targets: Iterator[memoryview]) -> int:
     """Read a file from ``offset`` on into all targets; return xxh3-64 of these bytes."""
     digest = xxhash.xxh3_64()
     with reading_from(path), open(path, "rb", buffering=0) as file:

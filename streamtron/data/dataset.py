@@ -1,0 +1,534 @@
+"""A data set of prepared shards, of which everything is known before any row is visited.
+
+Columns are numbered by rank: those that occur, the most frequent first, so that most nonzeros lie
+in few cache lines. A shard's file has numbers of its own, and a table from these to ranks, made
+when the data set is opened, turns them into ranks as blocks are read.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, Self
+from weakref import WeakSet
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.errors import DataError
+from streamtron.core.rows import Block, Chunk, Facts, Held, Label, freeze, make_rows, ranges_of
+from streamtron.core.threads import opened_threads
+from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
+from streamtron.data.cache.flat_file import (
+    CachedShard,
+    CacheSlot,
+    Columns,
+    Entry,
+    GroupReader,
+    Table,
+    writing_cache,
+)
+from streamtron.data.discover import ShardFile
+from streamtron.data.labels import LabelTable, too_few
+from streamtron.data.manifest import (
+    Manifest,
+    ShardRecord,
+    changed,
+    check_all_unchanged,
+    check_duplicate,
+    no_rows,
+)
+from streamtron.data.prefetch import prefetch
+from streamtron.data.prepare import Prepared, Preparing, ShardFacts, prepare
+from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.readers import resolve_by_first
+from streamtron.data.row_batch import RowBatch
+from streamtron.data.source import Skipped, close_readings, record_of
+
+DENSE = 1 << 24
+"""Column numbers below this are counted in an array with a place for each; else tables are sorted
+and merged."""
+
+AS_NUMBERED = 1 << 12
+"""So few columns keep the order of their numbers: their weights are in the cache anyway, and dense
+rows stay dense."""
+
+IN_MEMORY = 1 << 22
+"""Ranks of so many columns of shards, together, are in memory; more are in a file without a name,
+of which the system keeps in memory what has room."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a data set must be.
+
+    ``most_labels`` : see ``LabelTable``. ``classes`` : the only labels there may be, by their
+    codes. ``least_labels`` : the rows of a weight above 0 have as many, at least.
+    ``fingerprints`` : of shards, by their names, "" of those left out. ``allow_duplicate``,
+    ``allow_empty`` : accept two shards of the same bytes, or no row.
+    """
+
+    most_labels: int | None = None
+    classes: Sequence[Label] | None = None
+    least_labels: int = 0
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    allow_duplicate: bool = False
+    allow_empty: bool = False
+
+
+class Dataset(AbstractContextManager["Dataset"]):
+    """Rows of prepared shards, as the solver reads them; see ``core.rows.Data``.
+
+    Attributes
+    ----------
+    shards, skipped, manifest : the files that are read, those that were left out, and the record.
+    reading : how they were read.
+    labels, facts, blocks : what is known of the rows.
+    numbers : uint32, shape (columns,): the number that the files give the column of each rank.
+    width : 1 + the largest of these; ``index_base`` : the number of the first column, 0 or 1.
+    nonzeros_read, bytes_read : delivered from disk so far, preparing included.
+    """
+
+    def __init__(
+        self,
+        prepared: Sequence[Prepared],
+        reading: ReaderConfig,
+        directory: str,
+        expected: Expected | None = None,
+        numbers: Columns | None = None,
+    ) -> None:
+        self._expected = expected or Expected()
+        self.reading, self.directory = reading, directory
+        self._given = [made.shard for made in prepared]
+        self.skipped = tuple(
+            Skipped(made.shard.name, made.reason) for made in prepared if made.contents is None
+        )
+        self._prepared = [made for made in prepared if made.contents is not None]
+        self.shards = tuple(made.shard for made in self._prepared)
+        self._files = [made.opened(reading, directory) for made in self._prepared]
+        self.nonzeros_read = sum(made.nonzeros for made in prepared)
+        self.bytes_read = sum(made.bytes for made in prepared)
+        self.manifest = Manifest(tuple(self._records()))
+        self.blocks = tuple(self._make_blocks())
+        self._check_shards([made.shard for made in prepared])
+        codes = self._read_labels()
+        self.facts = _facts_of(self._files, codes, len(self.labels))
+        self._check_labels()
+        self.numbers = rank_columns(self._files) if numbers is None else numbers
+        self.width = int(self.numbers.max()) + 1 if len(self.numbers) else 0
+        ranks = ranks_of(self._files, self.numbers, directory)
+        self._slots = [
+            CacheSlot(file, number, table, places)
+            for file, table, places in zip(self._files, codes, ranks, strict=True)
+            for number in range(len(file.contents.entries))
+        ]
+        self.held: Held | None = None
+        self._batch: RowBatch | None = None
+        self._idle: list[GroupReader] = []
+        self._running: WeakSet[Generator[Chunk, None, None]] = WeakSet()
+        self._closed = False
+
+    @classmethod
+    def prepare(
+        cls,
+        shards: Sequence[ShardFile],
+        reading: ReaderConfig,
+        how: Preparing,
+        expected: Expected | None = None,
+        numbers: Columns | None = None,
+    ) -> Self:
+        """Prepare the shards that are not prepared yet, and open them all; see ``prepare``."""
+        reading = resolve_by_first(shards, reading, skip=how.on_bad_shard == "skip")
+        most = None if expected is None or expected.classes else expected.most_labels
+        made = prepare(shards, reading, how, most)
+        return cls(made, reading, how.directory, expected, numbers)
+
+    @property
+    def columns(self) -> int:
+        """Return how many columns occur."""
+        return len(self.numbers)
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows there are."""
+        return self.manifest.rows
+
+    @property
+    def nonzeros(self) -> int:
+        """Return how many nonzeros there are."""
+        return self.manifest.nonzeros
+
+    @property
+    def index_base(self) -> int:
+        """Return the number of the first column: of text 1 if column 0 never occurs, else 0, unless
+        the reading names it."""
+        if self.reading.index_base != "auto":
+            return self.reading.index_base
+        return int(self.shards[0].format == "libsvm" and not (self.numbers == 0).any())
+
+    @property
+    def readings(self) -> float:
+        """Return the nonzeros delivered ÷ those of the data; 0 if there are none."""
+        return self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of the prepared files."""
+        return sum(file.contents.bytes for file in self._files)
+
+    def places_of(self, numbers: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the rank of each column number; -1 where it does not occur."""
+        order = np.argsort(self.numbers, kind="stable")
+        known = self.numbers[order]
+        at = np.minimum(np.searchsorted(known, numbers), max(len(known) - 1, 0))
+        if not len(known):
+            return np.full(len(numbers), -1)
+        return np.where(known[at] == numbers, order[at], -1)
+
+    def part(self, first: int, stop: int) -> Dataset:
+        """Return the data set of some of the shards, with the labels, facts and ranks of all, whose
+        rows are numbered from 0; nothing has been read of it."""
+        made = [shard._replace(nonzeros=0, bytes=0) for shard in self._prepared[first:stop]]
+        expected = Expected(classes=self.labels, allow_duplicate=True, allow_empty=True)
+        part = Dataset(made, self.reading, self.directory, expected, self.numbers)
+        part.facts = self.facts
+        return part
+
+    def load(self) -> None:
+        """Read all rows into memory, on the threads that are open, from where ``chunks`` then
+        delivers them. Of shards that were prepared just now that is a part of preparing, and no
+        other reading."""
+        if self.held is not None:
+            return
+        entries = [slot.entry for slot in self._slots]
+        starts = [*accumulate((entry.nonzeros for entry in entries), initial=0)]
+        indices = np.empty(starts[-1], np.uint32)
+        stored = any(entry.values != "none" for entry in entries)
+        values = np.empty(starts[-1] if stored else 0, np.float32)
+        parts: list[RowBatch | None] = [None] * len(entries)
+        check_all_unchanged(self.shards)
+
+        def read(numbers: range) -> None:
+            most = max((entries[number].stored_columns for number in numbers), default=0)
+            room = np.empty(most, np.uint8)
+            for number in numbers:
+                span = slice(starts[number], starts[number + 1])
+                part = self._slots[number].read(
+                    indices[span], values[span] if stored else None, room
+                )
+                parts[number] = part._replace(indices=indices[:0], values=None)
+
+        opened_threads().work(read, _stretches(entries))
+        rows = [part for part in parts if part is not None]
+        if not stored:
+            values = np.ones(starts[-1], np.float32)
+        self._batch = join_rows(rows, indices, values) if rows else _no_rows()
+        known = [made.contents for made in self._prepared if made.contents and not made.bytes]
+        self._count(sum(c.nonzeros for c in known), sum(c.bytes for c in known))
+        chunk = make_chunk(self._batch, ((0, self.rows),))
+        self.held = Held(chunk.rows, chunk.squares)
+
+    def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
+        """Deliver the data once, see ``core.rows.Data``; a thread reads ahead where it is on disk.
+
+        DataError is raised for a shard that has changed, MachineError for a file that cannot be
+        read, FileDamaged for a prepared file that cannot be made again.
+        """
+        running = self._from_memory(order) if self._batch is not None else self._from_disk(order)
+        self._running.add(running)
+        return running
+
+    def _from_memory(self, order: Iterable[Sequence[int]] | None) -> Generator[Chunk, None, None]:
+        assert self._batch is not None
+        for group in self._in_data_order() if order is None else order:
+            yield chunk_of(self._batch, ranges_of(self.blocks[number] for number in group))
+
+    def _from_disk(self, order: Iterable[Sequence[int]] | None) -> Generator[Chunk, None, None]:
+        groups = partial(self._in_data_order) if order is None else partial(iter, [*order])
+
+        def read() -> Generator[Chunk]:
+            check_all_unchanged(self.shards)
+            reader = self._idle.pop() if self._idle else GroupReader()
+            try:
+                for group in groups():
+                    slots = [self._slots[number] for number in group]
+                    yield reader.chunk(slots, ranges_of(self.blocks[number] for number in group))
+            finally:
+                self._idle.append(reader)
+
+        blocks = {block.first_row: number for number, block in enumerate(self.blocks)}
+        ahead = read() if len(self.blocks) == 1 else prefetch(read, depth=1)
+        with closing(ahead) as arriving:
+            for chunk in arriving:
+                if self._closed:
+                    raise ValueError("The data set is closed.")
+                self._count(chunk.nonzeros, self._bytes_of(chunk, blocks))
+                yield chunk
+                del chunk  # it would keep its buffer from the next but one
+
+    def _bytes_of(self, chunk: Chunk, blocks: dict[int, int]) -> int:
+        """Return the bytes of the blocks of a chunk."""
+        total = 0
+        for start, stop in chunk.ranges:
+            number = blocks[start]
+            while number < len(self.blocks) and self.blocks[number].first_row < stop:
+                total += self._slots[number].entry.bytes
+                number += 1
+        return total
+
+    def _count(self, nonzeros: int, fetched: int) -> None:
+        self.nonzeros_read += nonzeros
+        self.bytes_read += fetched
+
+    def _in_data_order(self) -> Iterator[list[int]]:
+        """Yield the numbers of the blocks of each chunk, in the order of the data."""
+        cutter, group = chunk_cutter(), list[int]()
+        for number, (slot, following) in enumerate(pairwise([*self._slots, None])):
+            assert slot is not None
+            group.append(number)
+            full = cutter.fill(slot.entry.rows, slot.entry.nonzeros)
+            if full or following is None or following.shard is not slot.shard:
+                yield group
+                cutter, group = chunk_cutter(), []
+
+    def close(self) -> None:
+        """Stop all readings, their threads included."""
+        self._closed = True
+        close_readings(self._running)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def seen(self) -> dict[str, str]:
+        """Return names and fingerprints of the shards, of those left out ""."""
+        return self.manifest.fingerprints | {shard.name: "" for shard in self.skipped}
+
+    def _records(self) -> Iterator[ShardRecord]:
+        first_row = 0
+        for shard, file in zip(self.shards, self._files, strict=True):
+            rows, nonzeros = file.contents.rows, file.contents.nonzeros
+            yield record_of(shard, file.fingerprint(), rows, nonzeros, first_row)
+            first_row += rows
+
+    def _make_blocks(self) -> Iterator[Block]:
+        first_row = 0
+        for file in self._files:
+            for entry in file.contents.entries:
+                yield Block(first_row, entry.rows, entry.nonzeros)
+                first_row += entry.rows
+
+    def _check_shards(self, given: Sequence[ShardFile]) -> None:
+        """Refuse duplicates, shards that are not those expected, and no rows at all."""
+        first: dict[str, ShardFile] = {}
+        expected = self._expected.fingerprints
+        for shard, record in zip(self.shards, self.manifest.shards, strict=True):
+            if record.rows:
+                earlier = first.setdefault(record.fingerprint, shard)
+                check_duplicate(earlier, shard, self._expected.allow_duplicate)
+            if expected.get(record.name, record.fingerprint) != record.fingerprint:
+                raise changed(shard, "its contents differ from the first reading's")
+        for skipped in self.skipped:
+            if expected.get(skipped.name):
+                raise DataError(
+                    f"{skipped.reason} Put it back as it was, forget it whole, or fit anew."
+                )
+        if not self.rows and not self._expected.allow_empty:
+            raise no_rows(self.shards or given, self.reading.share)
+
+    def _read_labels(self) -> list[NDArray[np.int32]]:
+        """Number the labels of all shards, and return the codes of each shard's own."""
+        table = LabelTable(self._expected.most_labels, self._expected.classes)
+        codes = []
+        for shard, file in zip(self.shards, self._files, strict=True):
+            contents, name = file.contents, shard.name
+            table.rows += contents.rows
+            shard_codes = [
+                table.code(label, lambda _, at=f"{name}, {place}": at, 0)  # type: ignore[misc]
+                for label, place in zip(contents.labels, contents.places, strict=True)
+            ]
+            codes.append(np.array([*shard_codes, -1], np.int32))
+        self.labels: list[Label] = table.labels
+        return codes
+
+    @property
+    def unseen_labels(self) -> tuple[Label, ...]:
+        """Return the labels that no row of a weight above 0 has; where labels are numbers, one that
+        stands for all, if there is no such row."""
+        if self.reading.numbers:
+            return () if self.facts.rows else ("a number",)
+        weights = zip(self.labels, self.facts.label_weights, strict=True)
+        return tuple(label for label, weight in weights if not weight > 0.0)
+
+    def _check_labels(self) -> None:
+        unseen, labels = self.unseen_labels, list(self.labels)
+        if self.reading.numbers:
+            labels = ["a number"] if self.rows else []
+        counting = [label for label in labels if label not in unseen]
+        if len(counting) < self._expected.least_labels:
+            raise too_few(counting, labels, self.rows)
+
+
+def rank_columns(files: Sequence[CachedShard]) -> Columns:
+    """Return the columns that occur in some file, the most frequent first; of few, in the order of
+    their numbers. Columns that occur as often are in that order, too."""
+    totals = np.zeros(0, np.int64)  # of numbers below DENSE, by number
+    tables = [Table(np.zeros(0, np.uint32), totals)]  # of files with others: merged, and waiting
+    for file in files:
+        table = file.table()
+        width = int(table.columns.max(initial=0)) + 1
+        if width <= DENSE:
+            if width > len(totals):
+                size = min(DENSE, max(width, 2 * len(totals)))
+                totals = np.append(totals, np.zeros(size - len(totals), np.int64))
+            totals[table.columns] += table.counts
+            continue
+        tables.append(table)
+        merged, *waiting = (len(table.columns) for table in tables)
+        if sum(waiting) > max(merged, DENSE):
+            tables = [_merged(tables)]
+    known = np.flatnonzero(totals).astype(np.uint32)
+    return _by_rank(*_merged([*tables, Table(known, totals[known])]))
+
+
+def _by_rank(columns: Columns, counts: NDArray[np.int64]) -> Columns:
+    """Return rising columns by rank, frozen."""
+    if len(columns) > AS_NUMBERED:
+        columns = columns[np.argsort(-counts, kind="stable")]
+    columns = columns.copy()
+    freeze(columns)
+    return columns
+
+
+def ranked(indices: Columns) -> tuple[Columns, Columns]:
+    """Return the columns that occur, by rank, and the rank of each of ``indices``.
+
+    >>> [columns.tolist() for columns in ranked(np.array([7, 2, 7], np.uint32))]
+    [[2, 7], [1, 0, 1]]
+    """
+    width = int(indices.max(initial=0)) + 1
+    if width <= DENSE:
+        totals = np.zeros(width, np.int64)
+        ends = np.array([0, len(indices)])
+        kernels.count_columns(make_rows(ends, indices, np.zeros(0, np.float32)), totals)
+        columns = np.flatnonzero(totals).astype(np.uint32)
+        counts = totals[columns]
+    else:
+        columns, counts = np.unique(indices, return_counts=True)
+    numbers = _by_rank(columns, counts)
+    return numbers, _finder(numbers)(indices)
+
+
+def _merged(tables: Sequence[Table]) -> Table:
+    """Add tables; the columns rise."""
+    columns = np.concatenate([table.columns for table in tables])
+    counts = np.concatenate([table.counts for table in tables])
+    order = np.argsort(columns, kind="stable")
+    columns, counts = columns[order], counts[order]
+    starts = np.flatnonzero(np.append(True, columns[1:] != columns[:-1])[: len(columns)])
+    return Table(columns[starts], np.add.reduceat(counts, starts) if len(starts) else counts)
+
+
+def ranks_of(files: Sequence[CachedShard], numbers: Columns, directory: str) -> list[Columns]:
+    """Return the rank of each column of each file, by the file's own numbers; ``numbers`` : those
+    of all, by rank. DataError: a file has a column that is not among them."""
+    find = _finder(numbers)
+    sizes = [file.contents.columns for file in files]
+    room = _room(sum(sizes), directory)
+    ranks = []
+    for file, stop in zip(files, accumulate(sizes), strict=True):
+        places, columns = room[stop - file.contents.columns : stop], file.table().columns
+        places[:] = find(columns)
+        if len(columns) and not (len(numbers) and np.array_equal(numbers[places], columns)):
+            raise DataError(
+                f"{file.name}: it has columns that the data set has not. Shards must stay as they "
+                "are until the run has ended; run again."
+            )
+        freeze(places)
+        ranks.append(places)
+    return ranks
+
+
+def _room(size: int, directory: str) -> Columns:
+    """Return an array for so many numbers: in memory, or in a file of the directory."""
+    if size <= IN_MEMORY:
+        return np.empty(size, np.uint32)
+    with writing_cache(directory), tempfile.TemporaryFile(dir=directory) as unnamed:
+        # a disk that is full is found here, and not by a signal when a page is written
+        os.posix_fallocate(unnamed.fileno(), 0, 4 * size)
+        return np.asarray(np.memmap(unnamed, np.uint32, "r+", shape=(size,)))
+
+
+def _finder(numbers: Columns) -> Callable[[Columns], Columns]:
+    """Return the function that finds the ranks of columns; of a column that has none, any."""
+    width = int(numbers.max(initial=0)) + 1
+    if width <= DENSE:
+        places = np.zeros(width, np.uint32)
+        places[numbers] = np.arange(len(numbers), dtype=np.uint32)
+
+        def find(columns: Columns) -> Columns:
+            ranks = np.zeros(len(columns), np.uint32)
+            kernels.renumber(columns, places, ranks)
+            return ranks
+
+        return find
+    order = np.argsort(numbers, kind="stable").astype(np.uint32)
+    rising = numbers[order]
+    return lambda columns: order[np.minimum(np.searchsorted(rising, columns), len(order) - 1)]
+
+
+def facts_of_one(known: ShardFacts, labels: int) -> Facts:
+    """Return what is known of rows whose codes are those of so many labels."""
+    return _joined([(known.to_dict(), np.arange(labels + 1, dtype=np.int32))], labels)
+
+
+def _facts_of(
+    files: Sequence[CachedShard], codes: Sequence[NDArray[np.int32]], labels: int
+) -> Facts:
+    """Join what is known of the shards, in their order."""
+    known = [file.contents.facts for file in files]
+    return _joined([*zip(known, codes, strict=True)], labels)
+
+
+def _joined(known: Sequence[tuple[dict[str, Any], NDArray[np.int32]]], labels: int) -> Facts:
+    counting = [(facts, shard_codes) for facts, shard_codes in known if facts["rows"]]
+    weights, rows = np.zeros(labels), sum(facts["rows"] for facts, _ in known)
+    for facts, shard_codes in counting:
+        of_labels = np.array(facts["labels"])
+        weights[shard_codes[: len(of_labels)]] += of_labels
+
+    def ends(name: str) -> tuple[float, float]:
+        pairs = [facts[name] for facts, _ in counting] or [(0.0, 0.0)]
+        return min(low for low, _ in pairs), max(high for _, high in pairs)
+
+    return Facts(
+        rows,
+        sum(facts["weight"] for facts, _ in known),
+        *ends("weights"),
+        max((facts["sq_norm"] for facts, _ in known), default=0.0),
+        tuple(weights.tolist()),
+        sum(facts["total"] for facts, _ in known) / max(rows, 1),
+        *ends("targets"),
+    )
+
+
+def _stretches(entries: Sequence[Entry]) -> list[range]:
+    """Cut consecutive blocks into stretches of about 2²⁰ nonzeros, which a thread reads."""
+    cutter, first, stretches = chunk_cutter(), 0, list[range]()
+    for number, entry in enumerate(entries):
+        if cutter.fill(entry.rows, entry.nonzeros) or number + 1 == len(entries):
+            stretches.append(range(first, number + 1))
+            first = number + 1
+    return stretches
+
+
+def _no_rows() -> RowBatch:
+    codes, columns = np.zeros(0, np.int32), np.zeros(0, np.uint32)
+    values, squares = np.zeros(0, np.float32), np.zeros(0)
+    return RowBatch(np.zeros(1, np.int64), columns, values, codes, [], None, str, None, squares)
