@@ -136,6 +136,12 @@ class Run:
         known = {} if manifest is None else manifest.fingerprints
         return known | ({} if checkpoint is None else dict(checkpoint.seen))
 
+    @property
+    def labels(self) -> list[Label]:
+        """The labels of a run that is resumed, by their codes in its state; none if it has none."""
+        checkpoint = None if self.record is None else self.load()
+        return [] if checkpoint is None else checkpoint.labels
+
     def begin(self, settings: Settings, recipe: str | None) -> None:
         """Begin, or go on with, a run of these settings and recipe; what was there of another is
         removed. SettingsError, DataError: a run that is resumed has others, but for MAY_CHANGE."""

@@ -322,7 +322,8 @@ def opened(job: Job) -> Iterator[Fitting]:
         if run is not None:
             shards = [*excluding(shards, run.deletions, partial(_fingerprints, shards, first))]
         reading, counted = training_reading(shards, first, machine, recipe)
-        expected = expected_of(first, job.classes)
+        classes = job.classes if run is None else run.labels or job.classes
+        expected = expected_of(first, classes)
         if run is not None:
             expected.fingerprints.update(run.seen)
         data = stack.enter_context(

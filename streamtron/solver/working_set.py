@@ -23,6 +23,9 @@ NEAR = 1.25
 cost memory, fewer come back as violators of the next scan."""
 
 
+NONE = np.zeros(0)
+
+
 def choose_regime(learner: Learner, blocks: Sequence[Block]) -> None:
     """Choose what memory is to hold of data of these blocks, of which it has not all rows."""
     if few_columns.worthwhile(learner, blocks):
@@ -37,12 +40,14 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
         return
     rows, squares = data.held
     numbers = np.arange(len(squares))
-    targets = [[learner.targets(chunk) for learner in learners] for chunk in data.chunks()]
-    for learner, of_chunks in zip(learners, zip(*targets, strict=True), strict=True):
-        signs, delta2, t = (
-            np.concatenate([getattr(some, name) for some in of_chunks])
-            for name in ("signs", "delta2", "t")
-        )
+    targets: list[list[Targets]] = [[] for _ in learners]
+    for chunk in data.chunks():
+        for of_chunks, learner in zip(targets, learners, strict=True):
+            of_chunks.append(learner.targets(chunk))
+    for of_chunks, learner in zip(targets, learners, strict=True):
+        signs = np.concatenate([NONE.astype(np.int8), *(some.signs for some in of_chunks)])
+        delta2 = np.concatenate([NONE, *(some.delta2 for some in of_chunks)])
+        t = np.concatenate([NONE, *(some.t for some in of_chunks)])
         hold_rows(
             learner, rows, Targets(numbers, signs, delta2, squares, t, learner.targets.center)
         )
