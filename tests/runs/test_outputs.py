@@ -323,7 +323,7 @@ def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(read
     assert here(ready, *words).returncode == 0
     old = (small / "m").read_bytes()
     fill(small / "ballast", leave=0)
-    finer = (*words, "--tol", "0.001")
+    finer = (*words, "--tol", "0.0001")
     for again in ("--resume", "--overwrite"):
         done = here(ready, *finer, again)
         one_sentence(done, 5, "m: cannot be written (No space left on device)")
@@ -335,7 +335,7 @@ def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(read
     (small / "ballast").unlink()
     assert here(ready, *finer, "--resume").returncode == 0
     assert (tmp_path / "run" / "witness").exists()
-    assert here(ready, *finer[:2], "--tol", "0.001", "--model", tmp_path / "m").returncode == 0
+    assert here(ready, *finer[:2], "--tol", "0.0001", "--model", tmp_path / "m").returncode == 0
     assert (small / "m").read_bytes() == (tmp_path / "m").read_bytes() != old
 
 
