@@ -31,14 +31,14 @@ def change_last(
 ) -> None:
     """Change an array of a learner (or of its a) in the last checkpoint of a run, sealed again."""
     with locked(run):
-        checkpoint = Run(run).load()
+        checkpoint = Run(run, [], None).load()
         state = checkpoint.state
         found = state.fields(number)[name]
         array = state.arrays[found["array"]].copy()
         change(array)
         found["array"] = f"moved {name} {number}"  # the array may be another's as well
         state.arrays[found["array"]] = array
-        Run(run).save(checkpoint)
+        Run(run, [], None).save(checkpoint)
 
 
 def put(value: float) -> Callable[[NDArray[np.float64]], None]:
@@ -53,7 +53,7 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
 def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
     """Σ c_k l_k x_k from the rows, summed by another kernel, in another order of sums."""
     total = np.zeros(len(learner.running.w) + 1)
-    with open_shards(list(map(str, shards)), cache_dir=None, most_labels=None) as source:
+    with open_shards(list(map(str, shards)), most_labels=None) as source:
         for chunk in source.chunks():
             targets = learner.targets(chunk)
             factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
@@ -159,23 +159,23 @@ def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(co
             raise InterruptedError
 
     settings = Settings(C=5.0, index_base=0, active_set=60_000, tol=1e-6)
-    often, model = Machine(checkpoint_every=0.0), tmp_path / "m"
+    model = tmp_path / "m"
     with pytest.raises(InterruptedError):
-        streamtron.run(corpus, settings, model=model, machine=often, listen=stop)
+        streamtron.run(corpus, settings, model=model, listen=stop)
     change_last(tmp_path / "m.run", "running.w", put(np.nan))
     with pytest.raises(DataError, match=r"weights that are no numbers.*--overwrite"):
-        streamtron.run(corpus, settings, model=model, machine=often, resume=True)
+        streamtron.run(corpus, settings, model=model, resume=True)
 
 
 def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(corpus, tmp_path):
     model, run = tmp_path / "m", tmp_path / "m.run"
-    settings, often = Settings(C=5.0, index_base=0), Machine(checkpoint_every=0.0)
-    streamtron.run(corpus[:9], settings, model=model, machine=often)
+    settings = Settings(C=5.0, index_base=0)
+    streamtron.run(corpus[:9], settings, model=model)
     before = content(run, model)
     flip_amid(run / CHECKPOINT)
     for change in (streamtron.update, streamtron.forget):
         with pytest.raises(DataError, match=r"is damaged. End it with streamtron fit --resume"):
             change(model, corpus[8:])
-    streamtron.run(corpus[:9], settings, model=model, machine=often, resume=True)
+    streamtron.run(corpus[:9], settings, model=model, resume=True)
     assert content(run, model)["witness"] == before["witness"]
     assert streamtron.update(model, corpus[9]).stop_reason == "certified"
