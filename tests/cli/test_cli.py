@@ -317,15 +317,6 @@ def test_escape_sequences_and_marks_of_direction_in_a_label_are_shown_as_escapes
     assert r"\u202ey" in said
 
 
-@pytest.mark.parametrize("named", ["model", "model.run", "model.run/"])
-def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(named, run, model):
-    proof = json.loads(run("certify", named, "--json").stdout)
-    report = json.loads((model.parent / "report.json").read_text())
-    assert proof["readings"] == 1.0
-    for bound in ("primal_margin", "upper_bound"):
-        assert proof["certificate"][bound] == pytest.approx(report["certificate"][bound], rel=1e-5)
-
-
 def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run, model):
     kinds = {"model": "model", "w": "witness", "model.run": "run", "train": "shards"}
     for path, kind in kinds.items():

@@ -21,7 +21,6 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_files
 
 from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
-from streamtron.core import kernels
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
@@ -36,9 +35,7 @@ from streamtron.solver.duals import Counts
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.models import refused
-from tests.helpers.oracle import Row
 from tests.helpers.runs import dies_amid_a_scan, pickled, write_corpus
-from tests.helpers.sources import csr
 
 ROWS = 3 * BLOCK_ROWS + 700
 COLUMNS = 90
@@ -128,22 +125,6 @@ def hold_the_same(known: Certificate, found: Certificate) -> None:
     """The bounds may hold the same optimum."""
     assert found.primal_margin <= known.upper_bound
     assert known.primal_margin <= found.upper_bound
-
-
-def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
-    rows: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
-    counts = np.array([1, 1, 1, 0, 4], dtype=np.int32)
-    fresh = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.5])  # -2 + 2 is 0; column 1 has no count
-    low = np.array([1.0, 0.0, 0.25, 0.0, 0.0, 0.0])  # what was rounded off
-    columns, values = np.empty(9, np.uint32), np.empty(9)
-    found = kernels.drain(csr(rows), counts, fresh, low, columns, values)
-    assert list(zip(columns[:found].tolist(), values[:found].tolist(), strict=True)) == [
-        (0, 6.0),
-        (2, 0.25),
-        (5, 0.5),
-    ]
-    assert not fresh.any()
-    assert not low.any()
 
 
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
