@@ -49,10 +49,6 @@ def made(
     return gather(corpus_rows(rows, columns, seed, first_row, kind), columns)
 
 
-def large(kind: str = "text") -> Corpus:
-    return made(20_000, {"text": 50_000, "dense": 50}[kind], kind=kind)
-
-
 kinds = pytest.mark.parametrize(
     ("kind", "columns"), [("text", 5000), ("dense", 50), ("clicks", 9000)]
 )

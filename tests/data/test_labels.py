@@ -31,7 +31,6 @@ from tests.helpers.shard_rows import data_of, small_blocks
 from tests.helpers.sources import rows_in_memory
 
 SEVERAL = ReaderConfig(multilabel=True)
-NAMED = ReaderConfig(multiclass=True)
 
 Row = tuple[list[Label], dict[int, float]]
 """labels as written, {column: value}"""

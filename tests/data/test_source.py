@@ -43,9 +43,6 @@ def reading_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name == THREAD_NAME]
 
 
-# Cutting -----------------------------------------------------------------------------------------
-
-
 def test_a_chunk_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros():
     lengths = [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
     columns = np.concatenate([np.arange(length) for length in lengths])
@@ -62,9 +59,6 @@ def test_the_blocks_of_a_shard_are_short_at_its_start_and_long_further_on():
     sizes = [block.rows for block in blocks]
     assert sizes == 4 * 32 * [128] + 4 * 16 * [256] + 4 * 8 * [512] + [100, 100, 100]
     assert [block.first_row for block in blocks] == np.cumsum([0, *sizes])[:-1].tolist()
-
-
-# What is known, and what is refused --------------------------------------------------------------
 
 
 def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
@@ -187,9 +181,6 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
     assert (source.index_base, source.bytes_read) == (base, times * shard.size)
 
 
-# Reading ahead -----------------------------------------------------------------------------------
-
-
 def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait():
     made = []
     closed_in = []
@@ -260,9 +251,6 @@ def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file():
     next(items)
     items.close()
     assert reading_threads() == []
-
-
-# Discovery ---------------------------------------------------------------------------------------
 
 
 def plant(root: Path, *names: str) -> None:
@@ -342,8 +330,6 @@ def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
     assert done.stderr == ""
     assert "a thread for reading ahead cannot be started" in done.stdout
 
-
-# In memory ---------------------------------------------------------------------------------------
 
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 

@@ -82,9 +82,6 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-# --- taken up ------------------------------------------------------------------------------------
-
-
 def test_the_report_of_a_run_taken_up_counts_what_was_read_before_and_again(stopped):
     report = fitted(stopped, "model", resume=True).report
     wanted = json.loads((stopped / "wanted.json").read_text())
@@ -98,9 +95,6 @@ def test_the_report_of_a_run_taken_up_counts_what_was_read_before_and_again(stop
     assert [{**s, "seconds": 0} for s in stages] == [{**s, "seconds": 0} for s in theirs]
     assert report["newton_steps"] == sum(stage["newton_steps"] for stage in stages) > 0
     assert report["stop_reason"] == "certified"
-
-
-# --- refused -------------------------------------------------------------------------------------
 
 
 def test_a_run_that_is_there_or_has_other_settings_is_refused_and_overwrite_begins_anew(stopped):
@@ -152,9 +146,6 @@ def test_a_run_taken_up_where_nothing_is_left_can_be_taken_further_as_if_it_had_
     assert [outcome.exit_code for outcome in further] == [0, 0]
     assert kept(place, "model") == kept(place, "at once")
     assert gap(further[0].report) <= 1e-7 < gap(firsts[0].report)
-
-
-# --- damaged -------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_with_a_flipped_bit_or_that_is_none_lets_the_last_one_be_used(stopped, caplog):
@@ -233,9 +224,6 @@ def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(
         fitted(stopped, "model", resume=True)
 
 
-# --- nothing for nothing -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -300,8 +288,6 @@ def test_a_lock_whose_file_is_removed_just_before_locks_nothing(there_now, tmp_p
         pytest.fail("two processes could have the run")
     assert (tmp_path / runs.LOCK).exists() == there_now
 
-
-# --- signals -------------------------------------------------------------------------------------
 
 ENDLESS = """
 import sys
@@ -372,8 +358,6 @@ def test_a_disk_that_fills_up_keeps_a_checkpoint_and_room_lets_the_run_end(place
         fitted(place, "model", machine=machine, resume=True)
         assert (place / "model").read_bytes() == (place / "wanted").read_bytes()
 
-
-# --- from any checkpoint --------------------------------------------------------------------------
 
 SHARDS, ROWS = 8, 60
 

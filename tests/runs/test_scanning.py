@@ -142,8 +142,6 @@ def test_a_shard_of_more_or_fewer_rows_than_its_witness_is_named(lines, whole, t
         certify(outcome.model, shards, witness=tmp_path / "w")
 
 
-# --- without a witness ----------------------------------------------------------------------------
-
 FEW = BLOCK_ROWS + 900
 
 
@@ -289,8 +287,6 @@ def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_pa
     assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")
     assert mark.exists()
 
-
-# --- a witness -----------------------------------------------------------------------------------
 
 LARGEST = 2**31 - 1
 COUNTS = {"a": [0, 3, 0, 0, 1], "b": [], "c": [0, 0], "d": [LARGEST, 1, 0]}
