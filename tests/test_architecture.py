@@ -51,7 +51,7 @@ OWNERS: dict[str, set[str]] = {
 
 GOALS: dict[str, tuple[int, int]] = {
     "streamtron": (24_000, 39_919),
-    "tests": (18_000, 28_498),
+    "tests": (18_000, 28_372),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 

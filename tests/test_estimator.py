@@ -225,9 +225,6 @@ def test_settings_without_a_parameter_reach_the_shards_by_name(tmp_path):
         StreamtronClassifier().fit_shards(root, multilabel=True)
 
 
-# --- what X may be ---
-
-
 def test_every_kind_of_matrix_gives_the_same_bits():
     X, y = _rows()
     wide = sparse.csr_array(X)
@@ -283,9 +280,6 @@ def test_values_are_rounded_to_float32_and_refused_where_they_are_infinite_then(
     assert np.array_equal(exact.coef_, rounded.coef_)
     with pytest.raises(ValueError, match="too large for dtype\\('float32'\\)"):
         StreamtronClassifier().fit([[1e39], [1.0]], [0, 1])
-
-
-# --- what is refused, and what is warned of ---
 
 
 @pytest.mark.parametrize(
@@ -385,9 +379,6 @@ def test_a_warm_start_with_other_rows_and_a_second_fit_without_one_begin_from_no
     other = {"loss": "hinge", "intercept": "free"}  # whose bias is 4,096 times another weight
     freed = StreamtronClassifier(warm_start=True).fit(X, y).set_params(**other).fit(X, y)
     assert np.array_equal(freed.coef_, StreamtronClassifier(**other).fit(X, y).coef_)
-
-
-# --- partial_fit ---
 
 
 @pytest.mark.parametrize("intercept", ["penalised", "free"])
@@ -505,9 +496,6 @@ def test_partial_fit_refuses_what_it_cannot_know(parameters, classes, sentence):
         model.partial_fit(X, y, classes=[0, 1, 2])
 
 
-# --- what else a parameter changes ---
-
-
 @pytest.mark.parametrize(
     ("kind", "keywords", "sentence"),
     [
@@ -561,9 +549,6 @@ def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(classes, c
     assert capsys.readouterr().out == ""
 
 
-# --- sparse weights, and other faces of the same model ---
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_sparse_weights_decide_the_same_and_dense_ones_come_back(classes):
     X, y = _rows(classes=classes)
@@ -611,8 +596,6 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     with pytest.raises(SettingsError, match="partial_fit after from_model"):
         model.partial_fit(np.eye(2), [1, 2])
 
-
-# --- numbers: the optima of scikit-learn's regressors --------------------------------------------
 
 NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "squared_error": ("free", lambda r: 0.5 * r**2),

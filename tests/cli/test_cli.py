@@ -48,9 +48,6 @@ def model(place, run):
     return place / "model"
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
 def test_every_setting_is_an_option_of_fit_whose_help_ends_with_its_default():
     assert list(SETTINGS) == [field.name for field in fields(Settings)]
     given = {parameter.name: parameter for parameter in fit.params}
@@ -94,9 +91,6 @@ def test_what_is_given_by_hand_wins_over_the_settings_file(tmp_path):
     both = options.settings_of({"delta": 0.5, "tol": 0.25, "faithful": False}, str(file))
     assert (both.C, both.delta, both.tol, both.active_set) == (None, 0.5, 0.25, 10**6)
     assert not both.faithful
-
-
-# --- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +223,6 @@ def test_an_exit_code_says_what_happened_though_its_sentence_cannot_be_written(t
     assert subprocess.run([*command, "--model", "n"], cwd=tmp_path).returncode == 3
 
 
-# --- fit -----------------------------------------------------------------------------------------
-
-
 def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(run, model):
     report = json.loads((model.parent / "report.json").read_text())
     names = "rows columns nonzeros readings full_epochs seconds bytes_read peak_rss_bytes settings"
@@ -305,9 +296,6 @@ def test_the_table_of_stages_names_what_b_is_relative_to(run):
         assert words in done.stdout
 
 
-# --- evaluate, certify, inspect, cache -----------------------------------------------------------
-
-
 def test_escape_sequences_and_marks_of_direction_in_a_label_are_shown_as_escapes(run, place):
     (place / "odd.csv").write_text("label,a\n\x1b[2Jx,1\n\u202ey,2\n\x1b[2Jx,3\n\u202ey,5\n")
     succeeded(run("fit", "odd.csv", "--model", "odd", "--features", "a"))
@@ -315,15 +303,6 @@ def test_escape_sequences_and_marks_of_direction_in_a_label_are_shown_as_escapes
     assert not re.search("[\x1b\u202e]", said)
     assert r"\x1b[2Jx" in said
     assert r"\u202ey" in said
-
-
-@pytest.mark.parametrize("named", ["model", "model.run", "model.run/"])
-def test_certify_of_a_run_takes_its_shards_and_witness_and_one_reading(named, run, model):
-    proof = json.loads(run("certify", named, "--json").stdout)
-    report = json.loads((model.parent / "report.json").read_text())
-    assert proof["readings"] == 1.0
-    for bound in ("primal_margin", "upper_bound"):
-        assert proof["certificate"][bound] == pytest.approx(report["certificate"][bound], rel=1e-5)
 
 
 def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run, model):
@@ -361,9 +340,6 @@ def test_cache_names_its_size_and_clears_its_own_files_only(run, place):
     assert "made free" in run("cache", "cached.run", "--clear").stdout
     assert [file.name for file in cache.iterdir()] == ["mine.txt"]
     assert "0 B in 0 files" in run("cache", cache).stdout
-
-
-# --- signals -------------------------------------------------------------------------------------
 
 
 class Dying:

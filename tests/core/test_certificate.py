@@ -153,17 +153,6 @@ def test_a_sum_over_the_tree_does_not_depend_on_who_adds_aligned_parts(parts, he
     assert of_groups.replace("(", "").replace(")", "") == "".join(letters)
 
 
-def test_sums_of_parts_count_all_rows_and_keep_the_least_margin():
-    first, second = ScanSums(1.0, 2), ScanSums(1.0, 2)
-    first.totals[:], second.totals[:] = [1, 2, 3, 4], [10, 20, 30, 40]
-    first.sums[kernels.LEAST], second.sums[kernels.LEAST] = 0.5, -1.0
-    first.sums[kernels.LENGTHS], second.sums[kernels.LENGTHS] = 2.0, 3.0
-    both = first + second
-    assert both.totals.tolist() == [11, 22, 33, 44]
-    assert (both.sums[kernels.LEAST], both.sums[kernels.LENGTHS]) == (-1.0, 5.0)
-    assert first.totals.tolist() == [1, 2, 3, 4]
-
-
 @given(st.floats(1e-6, 1e6), st.floats(0.0, 1.0))
 @example(1.0, 1.0)
 def test_the_gap_is_that_of_the_objectives_printed_beside_it_or_a_little_more(upper, share):

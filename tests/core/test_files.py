@@ -5,9 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from streamtron.core.errors import MachineError
 from streamtron.core.files import scratch_directory, write_atomically
 from tests.helpers.processes import Process, until
 
@@ -61,25 +58,6 @@ def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(tmp_p
     with scratch_directory("some-", str(tmp_path)) as directory:
         left = {path.name for path in tmp_path.iterdir()}
         assert left == {"some-of-mine", os.path.basename(directory)}
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "m"
-    write_atomically(path, [b"old"])
-
-    def parts(error):
-        yield b"new"
-        raise error
-
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, parts(KeyboardInterrupt()))
-    monkeypatch.setattr(os, "fsync", lambda _: list(parts(OSError(28, "No space left on device"))))
-    with pytest.raises(MachineError, match=r"m: cannot be written \(No space left"):
-        write_atomically(path, [b"new"])
-    with pytest.raises(MachineError, match="m: cannot be written"):
-        write_atomically(tmp_path / "absent" / "m", [b""])
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
 
 
 def test_a_write_follows_a_link_syncs_file_and_directory_and_renames_between(tmp_path, monkeypatch):

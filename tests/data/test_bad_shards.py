@@ -3,7 +3,6 @@
 import gzip
 import json
 import lzma
-import os
 from pathlib import Path
 from typing import Any
 
@@ -159,20 +158,6 @@ def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_p
     write_good(tmp_path / "p", "parquet")
     hashed = ReaderConfig(features=("indices",), names=Hashing(3))
     refused_by(tmp_path / "p", SettingsError, reading=hashed)
-
-
-def test_only_the_first_complete_reading_leaves_shards_out(tmp_path):
-    write_good(tmp_path)
-    (tmp_path / "b.svm").write_bytes(MALFORMED)
-    with opened(tmp_path, on_bad_shard="skip") as source:
-        first = chunks_of(source)
-        (tmp_path / "b.svm").unlink()  # without effect
-        assert chunks_of(source) == first
-        before = (tmp_path / "c.svm").stat()
-        (tmp_path / "c.svm").write_bytes(b"?" + (tmp_path / "c.svm").read_bytes()[1:])
-        os.utime(tmp_path / "c.svm", ns=(before.st_atime_ns, before.st_mtime_ns))
-        with pytest.raises(DataError, match=r"c\.svm, line 1"):
-            list(source.chunks())
 
 
 def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_path, caplog):

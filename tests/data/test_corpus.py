@@ -15,7 +15,6 @@ from streamtron.core.errors import SettingsError
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.writers import corpus
 from streamtron.data.writers.corpus import corpus_rows, generate
 
 
@@ -48,10 +47,6 @@ def made(
     rows: int, columns: int = 5000, seed: int = 0, first_row: int = 0, kind: str = "text"
 ) -> Corpus:
     return gather(corpus_rows(rows, columns, seed, first_row, kind), columns)
-
-
-def large(kind: str = "text") -> Corpus:
-    return made(20_000, {"text": 50_000, "dense": 50}[kind], kind=kind)
 
 
 kinds = pytest.mark.parametrize(
@@ -106,65 +101,6 @@ def test_text_and_parquet_hold_the_same_rows_however_many_shards(tmp_path):
         rows = [sum(batch.rows for batch in shard) for shard in batches]
         assert max(rows) - min(rows) <= 1
         assert gather(itertools.chain(*batches), 3000, base).same(expected)
-
-
-def test_lengths_are_log_normal_with_mean_76_and_rows_have_unit_norm_and_rising_columns():
-    rows = large().features
-    lengths = np.diff(rows.indptr)
-    assert 74 < lengths.mean() < 78
-    logs = np.log(lengths)
-    assert abs(logs.std() - corpus.LENGTH_SIGMA) < 0.05
-    skewness = np.mean(((logs - logs.mean()) / logs.std()) ** 3)
-    assert abs(skewness) < 0.15  # a normal distribution has 0; the lengths themselves have 2
-    assert np.allclose(rows.astype(np.float64).multiply(rows).sum(axis=1), 1, atol=1e-6)
-    assert rows.has_canonical_format
-    assert rows.data.dtype == np.float32
-    assert (rows.data > 0).all()
-
-
-def test_columns_follow_zipfs_law_and_the_model_expects_their_frequencies():
-    # Among columns too rare to occur twice in a row, rows that hold one are words drawn.
-    counts = np.bincount(large().features.indices, minlength=50_000)
-    frequency, rank, middle = np.sort(counts)[::-1], np.arange(1, 50_001), slice(500, 10_000)
-    slope = np.polyfit(np.log(rank[middle]), np.log(frequency[middle]), 1)[0]
-    assert abs(slope + corpus.ZIPF) < 0.05
-    _, column, idf, *_ = corpus._model(50_000, 0)
-    expected, met = np.exp(1 - idf), counts[column] / 20_000
-    assert np.abs(np.log(met[:2000] / expected[:2000])).mean() < 0.1
-
-
-def test_three_labels_in_a_hundred_are_flipped_and_the_classes_are_even(monkeypatch):
-    flipped = large()
-    assert 0.48 < (flipped.labels > 0).mean() < 0.52
-    monkeypatch.setattr(corpus, "FLIPPED", 0.0)
-    clean = made.__wrapped__(20_000, 50_000)
-    assert clean.features.data.tobytes() == flipped.features.data.tobytes()
-    assert 0.026 < (clean.labels != flipped.labels).mean() < 0.034
-
-
-def test_dense_rows_have_every_column_and_nine_tenths_of_their_variance_in_five_directions():
-    dense = large("dense")
-    assert dense.features.has_canonical_format
-    assert dense.features.nnz == 20_000 * 50
-    far = dense.features.multiply(dense.features).sum(axis=1).A1 > 25.0  # by the factors none is
-    assert 20 < far.sum() < 60, "one row of 500 is ten times as long, with a label by chance"
-    assert 0.2 < (dense.labels[far] > 0).mean() < 0.8
-    plain = dense.features[~far].toarray().astype(np.float64)
-    assert np.abs(plain.mean(axis=0)).max() < 0.01
-    assert 0.95 < (plain**2).sum(axis=1).mean() < 1.05
-    spectrum = np.linalg.eigvalsh(plain.T @ plain / len(plain))[::-1]
-    assert 0.89 < spectrum[:5].sum() / spectrum.sum() < 0.92
-    assert spectrum[5] < 0.1 * spectrum[4]
-
-
-def test_clicks_have_up_to_39_hashed_values_of_one_length_and_a_quarter_of_them_are_clicked():
-    clicks = made(8192, 10**6, kind="clicks")
-    assert clicks.features.has_canonical_format
-    lengths = np.diff(clicks.features.indptr)
-    assert lengths.max() == 39
-    assert 38.5 < lengths.mean() < 39
-    assert {*clicks.features.data} == {np.float32(39**-0.5)}
-    assert 0.2 < (clicks.labels > 0).mean() < 0.35
 
 
 @kinds

@@ -29,6 +29,7 @@ from tests.helpers.shard_rows import (
     chunks_of,
     data_of,
     lists_are_read,
+    refusal_of,
     rows_in,
     small_blocks,
     write_shard,
@@ -302,9 +303,6 @@ def test_readings_are_one_prepared_and_loaded_and_one_more_where_prepared_before
         assert data.readings == 2.0, "of the shard that was prepared before"
 
 
-# Labels ------------------------------------------------------------------------------------------
-
-
 def test_a_third_label_is_refused_with_its_place_also_where_its_shard_is_prepared(tmp_path):
     write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
     write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
@@ -366,9 +364,6 @@ def test_too_few_labels_of_rows_that_count_are_refused(tmp_path, rows, sentence)
     assert message.startswith(sentence)
 
 
-# Shards ------------------------------------------------------------------------------------------
-
-
 def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tmp_path):
     cache = tmp_path / "_c"
     for name in ("a.svm", "c.svm"):
@@ -377,7 +372,8 @@ def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tm
     with data_of(tmp_path, cache) as data:
         assert [shard.rows for shard in data.manifest.shards] == [0, 0, 1]
     write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})])
-    assert "d.svm: the same bytes as b.svm" in refused(lambda: data_of(tmp_path, cache))
+    for message in (refused(lambda: data_of(tmp_path, cache)), refusal_of(tmp_path)):
+        assert "d.svm: the same bytes as b.svm" in message
     with data_of(tmp_path, cache, allow_duplicate=True, how={"threads": 2}) as data:
         assert [len(chunk) for chunk in data.chunks()] == [1, 1]
 
@@ -400,9 +396,6 @@ def test_a_shard_of_another_fingerprint_than_expected_is_refused(tmp_path):
         expected = {"a.svm": other}
         words = refused(lambda e=expected: data_of(tmp_path, tmp_path / "_c", fingerprints=e))
         assert "a.svm: changed while the run was going (its contents differ" in words
-
-
-# Kernels -----------------------------------------------------------------------------------------
 
 
 def read_only(values: Sequence[Any], dtype: Any) -> NDArray[Any]:

@@ -27,11 +27,10 @@ from tests.helpers.layouts import write_table
 from tests.helpers.libsvm_rows import batches
 from tests.helpers.models import refused
 from tests.helpers.processes import here
-from tests.helpers.shard_rows import chunks_in, data_of, small_blocks
+from tests.helpers.shard_rows import data_of, small_blocks
 from tests.helpers.sources import rows_in_memory
 
 SEVERAL = ReaderConfig(multilabel=True)
-NAMED = ReaderConfig(multiclass=True)
 
 Row = tuple[list[Label], dict[int, float]]
 """labels as written, {column: value}"""
@@ -148,16 +147,6 @@ def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_a_byte_each_where_
         assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
         assert not chunk.code_offsets.flags.writeable
         assert not chunk.codes.flags.writeable
-
-
-@pytest.mark.parametrize(
-    ("label", "sentence"),
-    [("c", "a third label 'c' after 'a' and 'b'"), ("7", "the number 7.0 as label, where the")],
-)
-def test_a_label_too_many_or_of_another_kind_is_refused_with_its_row(tmp_path, label, sentence):
-    (tmp_path / "a.svm").write_text(f"a,b 1:1\n 2:1\nb,{label} 3:1\n")
-    message = refused(lambda: chunks_in(tmp_path, reading=SEVERAL))
-    assert message.startswith(f"a.svm, line 3: {sentence}")
 
 
 def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):

@@ -59,9 +59,6 @@ def rows_in(*given: Any) -> list[Any]:
     return [row[1:3] for row in rows_of(read(*given))]
 
 
-# The same rows -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @patch.object(tables, "BATCH_ROWS", 2)  # less than a record batch has: they are cut
 @settings(deadline=None, max_examples=examples(50))
@@ -149,8 +146,6 @@ def test_numbers_of_every_type_arrive_as_uint32_and_float32(tmp_path):
         assert (batch.indices.dtype, batch.values.dtype) == (np.uint32, np.float32)
         assert batch.values.tolist() == batch.indices.tolist() == [3, 127, 1]
 
-
-# How they are found ------------------------------------------------------------------------------
 
 NUMBER, TEXT, MAP = pa.float64(), pa.string(), pa.map_(pa.int32(), pa.float32())
 NUMBERS, NAMED_LIST, INTEGERS = pa.list_(NUMBER), pa.list_(TEXT), pa.list_(pa.int32())
@@ -253,8 +248,6 @@ def test_a_later_shard_without_the_same_columns_is_refused_and_nothing_dropped(
     assert message.startswith("2nd: ")
     assert sentence in message
 
-
-# What is refused in rows -------------------------------------------------------------------------
 
 FILL, IN_LIST = "Fill it in or remove the row", "a null in the list of column "
 RUN = "Column numbers run from 0 to 4294967294."
@@ -364,9 +357,6 @@ def test_a_vocabulary_is_lines_of_either_ending_with_the_last_one_closed_or_not(
         assert load_vocabulary(str(path)).names == ("a", "b c")
 
 
-# A data set and its model ------------------------------------------------------------------------
-
-
 def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit(tmp_path):
     path, names = tmp_path / "a.parquet", tmp_path / "names.txt"
     names.write_text("ham\nspam\n")
@@ -438,8 +428,6 @@ def test_features_are_names_between_commas_or_a_list_of_them():
     assert Settings(features=("a",)).to_dict()["features"] == ["a"]
 
 
-# Parquet that Spark itself wrote: tests/files/write_with_spark.py says how ----------------------
-
 AGE, HEIGHT, WEIGHT = range(3)
 BUY, NOW, SEE, YOU = Hashing(20).columns(["buy", "now", "see", "you"]).tolist()
 SPARK: dict[str, tuple[Any, list[tuple[float | str, Row]]]] = {
@@ -469,8 +457,6 @@ def test_maps_and_lists_of_spark_are_the_rows_that_it_was_given(kind, form):
         assert label == wanted
         assert dict(zip(columns, values, strict=True)) == {c: np.float32(x) for c, x in row.items()}
 
-
-# Shards behind the first -------------------------------------------------------------------------
 
 Table = dict[str, Any]
 

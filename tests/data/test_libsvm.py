@@ -63,8 +63,6 @@ def with_labels_sorted(rows: list[Row]) -> list[Row]:
     return [row._replace(label=sorted(row.label)) for row in rows]
 
 
-# --- files that are right ---
-
 decimals = st.one_of(
     st.integers(-(2**24), 2**24).map(str),
     st.floats(-1e30, 1e30, allow_nan=False).map(repr).filter(lambda text: abs(float(text)) < 1e30),
@@ -129,9 +127,6 @@ def test_batches_have_a_place_for_every_row_exact_weights_and_no_values_where_al
     assert batches(b"1 1:1 5:1\n0 3:0\n")[0].values.tolist() == [1.0, 1.0, 0.0]
 
 
-# --- labels and weights ---
-
-
 @pytest.mark.parametrize("reading", [SEVERAL, NAMED])
 def test_a_label_is_a_number_where_it_is_written_as_one_and_else_a_name(reading):
     [batch] = batches("GCAT 3:1\n-1 # a number\nqid 2:1\ngrößer\n")
@@ -181,8 +176,6 @@ def test_labels_and_weights_may_be_missing_where_they_are_optional(reading, data
     assert all(batch.code_offsets is None for batch in batches(data, reading))
     assert batches("1 1:1\n")[0].weights is None
 
-
-# --- numbers ---
 
 ONE_ROW = re.compile(rb"1([ \t]+\d+:[+-]?(\d+\.?\d*|\.\d+))*[ \t]*(#[ -~\t]*)?\r?")
 
@@ -265,8 +258,6 @@ def test_integers_that_floats_hold_and_the_largest_of_float32_are_read(reading):
         assert [row.label for row in read(f"0 1:1\n{token} 3:1\n", reading)] == [0.0, float(token)]
     assert len(refusal(b"1 " + b"x" * 10_000 + b":1", reading)) < 200, "long tokens are cut"
 
-
-# --- files that are wrong ---
 
 FINITE = "Values are finite decimal numbers, like -0.25 or 1e-3."
 WHOLE = "Column numbers are whole numbers from 0 to 4294967294."
@@ -422,8 +413,6 @@ def test_a_file_that_ends_within_a_number_was_cut_off(end, before):
 def test_a_file_that_ends_within_no_number_is_whole_without_a_last_newline(tail):
     assert read(b"1 1:1\n" + tail) == read(b"1 1:1\n" + tail + b"\n")
 
-
-# --- compressed files, broken files, fingerprints ---
 
 TEXT = b"".join(b"%d %d:0.%d 90000:1\n" % (i % 2, i, i) for i in range(4_000))
 ROWS = oracle(TEXT)

@@ -59,28 +59,6 @@ def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplo
     assert [message in record for record in caplog.messages] == [True] * 2 * bool(message)
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "sentence"),
-    [
-        ("1:0 1:1\n-1:0 2:1\n", (), "none of the 2 rows has a label and a weight above 0"),
-        *(
-            (
-                "1:1 1:1\n1:2 2:1\n-1:0 2:1\n",
-                options,
-                "all rows of a weight above 0 have the label 1.0: wanted two labels",
-            )
-            for options in ((), ("--multiclass",), ("--on-bad-shard", "skip"))
-        ),
-    ],
-)
-def test_rows_that_weigh_nothing_are_no_rows_of_a_label(tmp_path, rows, options, sentence):
-    (tmp_path / "rows.svm").write_text(rows)
-    words = ["fit", "rows.svm", "--model", "m", "--weights-in-label", "--cache-dir", "cache"]
-    for _ in range(2):  # the second time from the cache
-        one_sentence(here(tmp_path, *words, *options), 3, sentence)
-    assert not (tmp_path / "m").exists()
-
-
 def test_with_several_labels_a_row_one_of_them_must_weigh_something(tmp_path):
     table = {"label": [["a", "b"], ["b"], []], "w": [0.0, 0.0, 1.0], "indices": [[0], [1], [2]]}
     write_table(tmp_path / "rows.parquet", table)

@@ -87,9 +87,6 @@ def contents_of(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.iterdir()}
 
 
-# Found again -------------------------------------------------------------------------------------
-
-
 def test_a_later_run_opens_changed_shards_alone_and_the_time_of_one_tells(shards, cache, opened):
     first = read(shards, cache)
     assert opened == ["a.svm", "b.svm", "c.svm"]
@@ -158,9 +155,6 @@ def test_another_version_is_made_afresh_with_a_warning(shards, cache, opened, mo
         assert read(shards, cache) == first
     assert len(opened) == 6
     assert caplog.text.count("another version") == 3
-
-
-# Damage ------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -300,9 +294,6 @@ def test_a_damaged_file_whose_source_reads_otherwise_now_is_refused(shards, cach
             list(data.chunks())
 
 
-# Shards that change, or are refused --------------------------------------------------------------
-
-
 def test_a_shard_that_changed_since_it_was_found_is_refused_before_it_is_opened(
     shards, cache, opened, monkeypatch
 ):
@@ -417,9 +408,6 @@ def test_preparing_tells_how_far_it_is(shards, cache):
     data_of(shards, cache, how={"tell": tell}).close()
     size = sum(shard.stat().st_size for shard in shards.iterdir())
     assert told[-1] == (size, 22, 38)
-
-
-# Disks and processes -----------------------------------------------------------------------------
 
 
 def test_an_error_leaves_whole_shards_and_no_part(shards, cache, opened):
@@ -543,9 +531,6 @@ def test_reading_and_clearing_remove_what_is_ours_and_nothing_else(shards, cache
     assert clear_cache(str(cache)) == size > 0
     assert {path.name for path in cache.iterdir()} == theirs
     assert clear_cache(str(cache / "nowhere")) == 0
-
-
-# Memory ------------------------------------------------------------------------------------------
 
 
 def test_kept_chunks_keep_their_rows_and_others_share_few_buffers(shards, cache, monkeypatch):

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import sparse
 
 from streamtron.core.errors import DataError
@@ -21,7 +19,6 @@ from streamtron.data.manifest import ShardRecord
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
 from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.runs import convert
-from tests.helpers.examples import examples
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
@@ -46,50 +43,6 @@ def reading_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name == THREAD_NAME]
 
 
-rows_strategy = st.lists(
-    st.tuples(
-        st.sampled_from(["ham", "spam", "eggs"]),
-        st.sampled_from([1.0, 1.0, 1.0, 0.25, 0.0]),
-        st.dictionaries(st.integers(0, 30), st.sampled_from([1.0, 1.0, -2.5]), max_size=7),
-    ),
-    min_size=1,
-    max_size=40,
-)
-
-
-@st.composite
-def cut_rows(draw):
-    """Rows, and the sizes of the batches into which they are cut, some of them 0."""
-    rows = draw(rows_strategy)
-    borders = sorted(draw(st.lists(st.integers(0, len(rows)), max_size=9)))
-    return rows, [b - a for a, b in zip([0, *borders], [*borders, len(rows)], strict=True)]
-
-
-# Cutting -----------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(cut_rows())
-def test_chunks_are_the_same_however_a_reader_cuts(tmp_path_factory, case):
-    rows, sizes = case
-    directory = tmp_path_factory.mktemp("batches")
-    write_shard(directory / "a.svm", rows, sizes)
-    indptr = np.cumsum([0, *(len(row) for _, _, row in rows)])
-    cells = [cell for _, _, row in rows for cell in sorted(row.items())]
-    pairs = [value for _, value in cells], [column for column, _ in cells]
-    matrix = sparse.csr_array((*pairs, indptr), shape=(len(rows), 31), dtype=np.float64)
-    labels = list(dict.fromkeys(label for label, _, _ in rows))
-    codes = np.array([labels.index(label) for label, _, _ in rows])
-    weights = np.array([weight for _, weight, _ in rows])
-    with small_blocks(), source_of(directory, most_labels=None) as source:
-        memory = MemoryData(matrix, codes, labels, weights, as_numbered=True)
-        assert chunks_of(source) == chunks_of(source) == chunks_of(memory)
-        assert source.labels == labels
-        assert source.width == 1 + max((column for column, _ in cells), default=-1)
-        assert source.manifest.nonzeros == source.nonzeros == memory.nonzeros
-    assert reading_threads() == []
-
-
 def test_a_chunk_ends_with_the_4096th_row_or_the_row_that_fills_a_million_nonzeros():
     lengths = [0] * 5000 + [2**19, 2**19 - 1, 0, 1, 2**20 + 9, 2]
     columns = np.concatenate([np.arange(length) for length in lengths])
@@ -108,9 +61,6 @@ def test_the_blocks_of_a_shard_are_short_at_its_start_and_long_further_on():
     assert [block.first_row for block in blocks] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
-# What is known, and what is refused --------------------------------------------------------------
-
-
 def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
     write_shard(tmp_path / "a.svm", [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)])
     with small_blocks(), source_of(tmp_path, most_labels=None) as source:
@@ -124,36 +74,6 @@ def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
         assert (source.rows, source.nonzeros, source.readings) == (20, 20, 1.0)
         assert len(list(source.chunks())) == 4
         assert source.readings == 2.0
-
-
-def test_rows_before_a_third_label_are_delivered_and_given_classes_fix_the_codes(tmp_path):
-    write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
-    write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
-    with small_blocks(), source_of(tmp_path) as source:
-        chunks = source.chunks()
-        assert [len(next(chunks)), len(next(chunks))] == [2, 5]
-        message = refused(lambda: list(chunks))
-        assert message.startswith("part-2.svm, line 7: a third label 3.0 after -1.0 and 1.0. ")
-    assert reading_threads() == []
-    with source_of(tmp_path, classes=[1.0, -1.0, 3.0]) as source:
-        codes = [code for chunk in source.chunks() for code in chunk.codes]
-        assert (codes, source.labels) == ([1, *[0] * 7, 2, 2], [1.0, -1.0, 3.0])
-    assert refusal_of(tmp_path, classes=[1.0, -1.0]).startswith(
-        "part-2.svm, line 7: label 3.0. Known are 1.0 and -1.0"
-    )
-
-
-def test_the_same_bytes_twice_are_refused_naming_both_unless_allowed_or_empty(tmp_path):
-    for name in ("a.svm", "c.svm"):
-        write_shard(tmp_path / name, [])
-    write_shard(tmp_path / "d.svm", [(1.0, 1.0, {})])
-    with source_of(tmp_path) as source:
-        assert [len(chunk) for chunk in source.chunks()] == [1]
-        assert [shard.rows for shard in source.manifest.shards] == [0, 0, 1]
-    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})])
-    assert "d.svm: the same bytes as b.svm" in refusal_of(tmp_path)
-    with source_of(tmp_path, allow_duplicate=True) as source:
-        assert [len(chunk) for chunk in source.chunks()] == [1, 1]
 
 
 @pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
@@ -261,9 +181,6 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
     assert (source.index_base, source.bytes_read) == (base, times * shard.size)
 
 
-# Reading ahead -----------------------------------------------------------------------------------
-
-
 def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait():
     made = []
     closed_in = []
@@ -334,9 +251,6 @@ def test_a_reading_ahead_stops_in_the_midst_of_hashing_an_endless_file():
     next(items)
     items.close()
     assert reading_threads() == []
-
-
-# Discovery ---------------------------------------------------------------------------------------
 
 
 def plant(root: Path, *names: str) -> None:
@@ -417,36 +331,12 @@ def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
     assert "a thread for reading ahead cannot be started" in done.stdout
 
 
-# In memory ---------------------------------------------------------------------------------------
-
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 
 
 def of(X: Any, weights: Any = None, **options: Any) -> MemoryData:
     """The rows of X in memory, with the labels of DENSE."""
     return MemoryData(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights, **options)
-
-
-@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csr_matrix])
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-def test_a_sparse_matrix_gives_the_chunks_of_the_dense_array_and_counts_readings(kind, index):
-    X = kind(DENSE)
-    X.indices, X.indptr = X.indices.astype(index), X.indptr.astype(index)
-    with small_blocks(3):
-        data = of(X, hold=False)
-        assert next(data.chunks()).codes.tolist() == [0, 1, 1]
-        assert data.nonzeros_read == 4
-        assert chunks_of(data) == chunks_of(of(DENSE))
-        assert [len(chunk) for chunk in data.chunks([[1], [1]])] == [1, 1]
-    assert (data.nonzeros_read, data.nonzeros, data.rows) == (11, 5, 4)
-    assert (data.readings, data.held) == (11 / 5, None)
-    data = of(X)
-    [chunk] = data.chunks()
-    assert (data.readings, data.held.rows.indices is chunk.rows.indices) == (0.0, False)
-    assert np.shares_memory(data.held.rows.indices, chunk.rows.indices)
-    assert (chunk.codes.tolist(), chunk.codes.dtype) == ([0, 1, 1, 0], np.int32)
-    assert chunk.rows.values.tolist() == np.float32([2.5, 1, -1, 0.1, 3]).tolist()
-    assert data.numbers.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("column", [-1, 2**32 - 1])

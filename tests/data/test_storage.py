@@ -250,8 +250,6 @@ def store(request):
     return Store(request.getfixturevalue("emulator"), prefix)
 
 
-# What is found -----------------------------------------------------------------------------------
-
 KEYS = (
     "day-2/b.svm|day-1/a.svm|day-1/_SUCCESS|day-1/deep/z.svm|night/c.svm|B.svm|10.svm|9.svm|é.svm"
     "|_x/a.svm|.hidden.svm|a b%41+c.svm|day-1.svm|#b.svm|%.svm|&=.svm|?b.svm|x[1].svm|ü .svm"
@@ -293,9 +291,6 @@ def test_a_file_uri_is_the_local_file(tmp_path):
         assert find_shards([uri]) == find_shards([str(tmp_path)])
     with pytest.raises(DataError, match="file://elsewhere/a: not a file of this machine"):
         find_shards(["file://elsewhere/a"])
-
-
-# What is read ------------------------------------------------------------------------------------
 
 
 def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(store, tmp_path):
@@ -415,9 +410,6 @@ def test_an_object_rewritten_in_the_second_is_not_mixed(on_bad_shard, s3, tmp_pa
                 list(data.chunks())
 
 
-# The commands ------------------------------------------------------------------------------------
-
-
 def test_commands_give_from_a_store_what_they_give_from_disk(s3, tmp_path):
     generate(str(tmp_path / "train"), rows=1500, columns=500, seed=1, shards=3)
     generate(str(tmp_path / "new"), rows=200, columns=500, seed=1, shards=1, first_row=1500)
@@ -482,9 +474,6 @@ def test_a_command_of_a_silent_store_ends_by_signals(
             process.kill()
     assert ended.returncode == 128 + number
     assert ended.stderr == f"stopped by {number.name}; nothing half-written is left.\n"
-
-
-# What is refused ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("store", WITH_BUCKETS, indirect=True)

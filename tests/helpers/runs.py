@@ -157,9 +157,6 @@ def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[Any]:
         yield block
 
 
-TOL = 0.01
-
-
 def fit(shards: list[Path], model: Path, **settings: Any) -> dict[str, Any]:
     wanted = streamtron.Settings.from_dict({"C": 5.0, "index_base": 0, **settings})
     return streamtron.run(shards, wanted, model=model, machine=streamtron.Machine()).report

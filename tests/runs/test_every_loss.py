@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import streamtron
 from streamtron import Machine, Settings
-from streamtron.core.config import REGRESSION
 from streamtron.runs.report import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
@@ -132,29 +131,6 @@ def test_a_run_keeps_the_counts_that_certified_it_where_their_b_is_finer_than_c_
     settings = Settings(loss="log_loss", C=1e9, tol=1e-3)
     assert streamtron.run(shard, settings, model=tmp_path / "m").stop_reason == "certified"
     assert streamtron.certify(tmp_path / "m").certificate.relative_duality_gap <= 1e-3
-
-
-@pytest.mark.parametrize("loss", ["squared_hinge", *LOSSES, *REGRESSION])
-@pytest.mark.parametrize("active_set", [10**6, 5_000])
-@pytest.mark.parametrize("parts", [None, 2])
-def test_a_first_shard_of_weight_0_leaves_the_problem_as_it_is(parts, active_set, loss, tmp_path):
-    """Also where it does not fit in memory: no stage begins before the first row that counts."""
-    X = np.random.default_rng(7).normal(size=(300, 3)).round(3)
-    labels = [f"{int(x > 0.3)}:{k // 150}" for k, x in enumerate(X.sum(axis=1))]
-    first, second = write_shards(tmp_path, svm_lines(X, labels), 2)
-    settings = Settings(loss=loss, weights_in_label=True, active_set=active_set)
-    certificates = [
-        streamtron.run(
-            shards, settings.but(parts=parts), model=tmp_path / "m", overwrite=True
-        ).report["certificate"]
-        for shards, parts in (((first, second), parts), ((second, first), parts), (second, None))
-    ]
-    assert [each["rows_scanned"] for each in certificates] == [150] * 3
-    assert max(each["relative_duality_gap"] for each in certificates) <= 0.03
-    low, high = (
-        [each[f"{bound}_objective"] for each in certificates] for bound in ("dual", "primal")
-    )
-    assert max(low) <= min(high)
 
 
 @pytest.mark.parametrize(

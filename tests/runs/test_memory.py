@@ -19,18 +19,10 @@ import streamtron
 from streamtron import LinearModel, Machine, Settings, generate, run
 from streamtron.core.config import DEFAULT_ACTIVE_SET
 from streamtron.core.errors import MachineError, SettingsError
-from streamtron.core.events import ChunkDone, Event, ReadingStarted
 from streamtron.core.sealed import read_sealed
 from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run, take_apart
-from streamtron.runs.finished_run import FinishedRun, locate
-from streamtron.runs.fit import fit_many
 from streamtron.runs.inspect import describe_shards
-from streamtron.runs.learners import Training
-from streamtron.runs.memory import INTERPRETER_BYTES
-from streamtron.solver.checkpoint import State, bytes_held
-from streamtron.solver.learner import Learner
-from streamtron.solver.vectors import SparseVector
-from tests.helpers.learners import source_of
+from streamtron.solver.checkpoint import State
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
 WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
@@ -153,43 +145,6 @@ def test_rows_that_fill_less_give_the_same_bits_on_a_small_machine(shards, tmp_p
     assert (tmp_path / "small").read_bytes() == (tmp_path / "large").read_bytes()
 
 
-def counted(path: Path, memory: int, **settings: Any) -> tuple[list[Event], dict[str, Any]]:
-    """Return the events of the reading that finds the active set, and the report."""
-    told: list[Event] = []
-    machine = Machine(memory=memory, threads=2)
-    report = run(path, Settings(**settings), machine=machine, listen=told.append).report
-    started = [n for n, event in enumerate(told) if isinstance(event, ReadingStarted)]
-    counts = isinstance(first := told[0], ReadingStarted) and first.purpose == "count"
-    return told[: started[1]] if counts else [], report
-
-
-def test_text_that_cannot_fill_the_active_set_is_not_read_to_find_its_size(two, tmp_path):
-    generate(str(tmp_path / "demo"), rows=6_000, shards=4, seed=0)
-    for path, memory in ((two, 3 * 10**8), (tmp_path / "demo", 10**9)):
-        assert counted(path, memory, tol=0.9)[0] == []
-
-
-def test_the_reading_that_finds_the_active_set_is_counted_and_tells_how_far_it_is(shards, tmp_path):
-    memory, same = least_memory(shards), {"max_epochs": 1, "tol": 0.1}
-    events, report = counted(shards, memory, **same)
-    _, roomy = counted(shards, 8 * 10**9, **same)
-    chunks = [event for event in events if isinstance(event, ChunkDone)]
-    assert (chunks[-1].rows, chunks[-1].nonzeros) == (report["rows"], report["nonzeros"])
-    assert report["readings"] == roomy["readings"] + 1
-    assert report["bytes_read"] > roomy["bytes_read"]
-    machine = Machine(memory=memory, threads=2)
-    [swept] = fit_many(shards, [Settings(**same)], machine=machine, cache_dir=str(tmp_path))
-    assert swept.report["readings"] == report["readings"]
-
-
-def test_a_given_active_set_is_refused_as_soon_as_the_rows_read_do_not_fit(shards):
-    told: list[Event] = []
-    machine = Machine(memory=INTERPRETER_BYTES + 5 * 10**6, threads=2)
-    with pytest.raises(MachineError, match="smaller --active-set"):
-        run(shards, Settings(active_set="1GB"), machine=machine, listen=told.append)
-    assert 0 < max(event.rows for event in told if isinstance(event, ChunkDone)) < 15_000
-
-
 CLASSES, MEMORY = 48, 440_000_000
 
 FIT_MANY = """
@@ -258,29 +213,6 @@ def test_the_plan_says_how_many_classes_train_at_a_time(tmp_path):
     assert sum(plan["items"].values()) == plan["total"] <= MEMORY
     plan = describe_shards([str(tmp_path / "0.svm")], settings, Machine(memory=20 * MEMORY))["plan"]
     assert plan["learners_at_once"] == CLASSES
-
-
-def test_a_finished_run_is_restored_by_its_nonzeros(tmp_path):
-    write_classes(tmp_path / "0.svm", 40, 0)
-    model = streamtron.fit(tmp_path / "0.svm", model=tmp_path / "m", multiclass=True)
-    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
-        learners = ended.learners()
-    for learner in learners:
-        assert isinstance(learner.best.w, SparseVector)
-        assert isinstance(learner.running.w, SparseVector)
-        assert learner.frozen.scan_sums.fresh is learner.running.w, "one vector, held twice"
-    bins = sum(one.frozen.scan_sums.bins.nbytes for one in learners if one.frozen)
-    counts = sum(learner.counts.nbytes for learner in learners)
-    assert sum(map(bytes_held, learners)) - bins - counts <= 24 * model.sparse_weights.nnz + 1_000
-
-
-def test_learners_that_leave_no_room_for_another_are_refused_with_the_sum():
-    source = source_of((1.0, 2.0, 3.0))
-    learners = [Learner(Settings(), source.labels, positive=label) for label in source.labels]
-    learners[0].running.w = np.ones(10**6)
-    training = Training(source, Settings(active_set=10**6), Machine(memory=137_000_000, threads=1))
-    with pytest.raises(MachineError, match=r"learners that are not in training 8\.\d MB"):
-        training.in_groups(learners[::-1])
 
 
 def wide_model(classes: int, columns: int, seed: int) -> LinearModel:
@@ -369,9 +301,10 @@ def test_the_plan_is_40_bytes_a_column_and_model_and_checkpoint_hold_those_that_
     "told", [["w.columns", -1], ["w.columns", 3], ["x", 9], ["w.columns", 1 << 60], 3, ["w"]]
 )
 def test_a_checkpoint_whose_vectors_cannot_be_put_together_is_none(tmp_path, told, monkeypatch):
-    state = State(0, 1, {"learners": [], "placeholders": [], "group": None}, {"w": np.eye(9)[4]})
+    state = State(0, {"learners": [], "group": None}, {"w": np.eye(9)[4]})
     monkeypatch.setattr(
         "streamtron.runs.directory.take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told})
     )
-    Run(tmp_path).save(Checkpoint(state, [], 0, 0, 0.0, {}))
-    assert Run(tmp_path).load() is None
+    run = Run(tmp_path, [], None)
+    run.save(Checkpoint(state, [], np.arange(9, dtype=np.uint32), 0, 0, 0.0, {}))
+    assert run.load() is None

@@ -136,19 +136,8 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
     ):
         with pytest.raises(SettingsError, match=sentence):
             streamtron.sweep(place / "train.svm", **how, **extra)
-    done = here(
-        place,
-        "sweep",
-        "train.svm",
-        "--valid",
-        "held-out.svm",
-        "--loss",
-        "huber",
-        "--C",
-        "0.01,1",
-        "--metric",
-        "rmse",
-    )
+    words = "sweep train.svm --valid held-out.svm --loss huber --C 0.01,1 --metric rmse"
+    done = here(place, *words.split())
     assert done.returncode == 0, done.stderr
     assert "RMSE" in done.stdout
 
@@ -167,20 +156,8 @@ def test_models_of_other_programs_are_certified_for_their_loss(place):
     assert "a regression model has no loss log_loss" in done.stderr
     ridge = Ridge(alpha=2.0).fit(X, t)
     np.save(place / "ridge.npy", np.append(ridge.coef_, ridge.intercept_))
-    done = here(
-        place,
-        "certify",
-        "ridge.npy",
-        "train.svm",
-        "--loss",
-        "squared_error",
-        "--C",
-        "0.5",
-        "--index-base",
-        "1",
-        "--bias-last",
-        "--json",
-    )
+    words = "certify ridge.npy train.svm --loss squared_error --C 0.5 --index-base 1 --bias-last"
+    done = here(place, *words.split(), "--json")
     assert json.loads(done.stdout)["certificate"]["relative_duality_gap"] < 1e-6
 
 

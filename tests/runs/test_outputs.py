@@ -38,8 +38,6 @@ def _content(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-# --- what is read stays --------------------------------------------------------------------------
-
 SWEEP = "sweep data --valid data/b.svm --C 1 "
 TWICE = [
     "fit data --model n --report data/../n",
@@ -159,9 +157,6 @@ def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path):
     assert _content(tmp_path) == before
 
 
-# --- what is no file stays what it is ------------------------------------------------------------
-
-
 def test_a_model_is_never_a_device_but_a_report_and_a_witness_may_be(place):
     for words in ("fit data --model /dev/null", SWEEP + "--model /dev/null"):
         one_sentence(here(place, *words.split()), 2, "/dev/null", "Name a file")
@@ -246,9 +241,6 @@ def test_a_listener_that_changes_the_directory_moves_no_output(place, monkeypatc
     assert list((place / "elsewhere").iterdir()) == []
     for name in ("n", "n.run", "r", "w", "o", "p", "u", "f", "s", "s.run", "t"):
         assert (place / name).exists(), name
-
-
-# --- on a full disk -------------------------------------------------------------------------------
 
 
 @pytest.fixture

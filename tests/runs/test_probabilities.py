@@ -73,9 +73,6 @@ def _fit(place: Path, kind: str, loss: Any = "log_loss", tol: float = 1e-11, **m
     return streamtron.fit(place / f"{kind}-train.svm", loss=loss, tol=tol, **KINDS[kind], **more)
 
 
-# --- scikit-learn's probabilities ----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["two", "many"])
 def test_the_probabilities_are_those_of_scikit_learns_calibrated_classifier(place, name, method):
@@ -262,9 +259,6 @@ def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run,
         assert 0.0 < proven["dual_objective"] <= proven["primal_objective"]
 
 
-# --- probabilities -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_probabilities_of_log_loss_are_those_of_scikit_learns_logistic_regression(place, kind):
     X, y = _rows(kind)
@@ -296,9 +290,6 @@ def test_other_losses_have_no_probabilities_and_the_message_says_which_has():
     numbers = make_model(classes=(), settings={"loss": "huber"}, certificate=None)
     message = refused(lambda: numbers.predict_proba(np.eye(3)), SettingsError)
     assert message == "the model predicts numbers, which have no probabilities."
-
-
-# --- what they are worth -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -349,8 +340,6 @@ def test_evaluate_prints_what_probabilities_are_worth_where_there_are_any(run, p
     _fit(place, "many", "hinge", tol=0.01, model=place / "hinge")
     assert "log loss" not in run("evaluate", "hinge", "many-train.svm").stdout
 
-
-# --- certain labels -------------------------------------------------------------------------------
 
 LOOSE = {
     ("two", "squared_hinge"): 1e-3,

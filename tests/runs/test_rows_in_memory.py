@@ -211,7 +211,7 @@ def test_rows_that_are_needed_again_come_again_or_are_refused(table):
     reading = ReaderConfig(label_column="answer")
 
     def read_twice(rows: Any) -> list[int]:
-        with standing(rows, None) as path, open_shards([path], reading, cache_dir=None) as source:
+        with standing(rows, None) as path, open_shards([path], reading) as source:
             return [sum(len(chunk) for chunk in source.chunks()) for _ in range(2)]
 
     assert read_twice(table) == read_twice(Stream(table)) == [ROWS, ROWS]
@@ -223,7 +223,7 @@ def test_rows_of_other_labels_have_another_fingerprint():
     fingerprints = set()
     for labels in ([["a", "b"], ["c"]], [["a"], ["b", "c"]]):
         rows, reading = pa.table({"label": labels, "f0": [1.0, 2.0]}), ReaderConfig(multilabel=True)
-        with standing(rows, None) as path, open_shards([path], reading, cache_dir=None) as source:
+        with standing(rows, None) as path, open_shards([path], reading) as source:
             fingerprints |= {source.fingerprints()[0][1]}
     assert len(fingerprints) == 2
 

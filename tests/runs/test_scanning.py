@@ -21,7 +21,6 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_files
 
 from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
-from streamtron.core import kernels
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
@@ -36,9 +35,7 @@ from streamtron.solver.duals import Counts
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.models import refused
-from tests.helpers.oracle import Row
 from tests.helpers.runs import dies_amid_a_scan, pickled, write_corpus
-from tests.helpers.sources import csr
 
 ROWS = 3 * BLOCK_ROWS + 700
 COLUMNS = 90
@@ -130,22 +127,6 @@ def hold_the_same(known: Certificate, found: Certificate) -> None:
     assert known.primal_margin <= found.upper_bound
 
 
-def test_drain_takes_every_columns_sum_once_and_leaves_nothing():
-    rows: list[Row] = [[(0, 1.0), (2, -2.0)], [], [(2, 2.0), (5, 0.5)], [(1, 3.0)], [(0, 1.0)]]
-    counts = np.array([1, 1, 1, 0, 4], dtype=np.int32)
-    fresh = np.array([5.0, 0.0, 0.0, 0.0, 0.0, 0.5])  # -2 + 2 is 0; column 1 has no count
-    low = np.array([1.0, 0.0, 0.25, 0.0, 0.0, 0.0])  # what was rounded off
-    columns, values = np.empty(9, np.uint32), np.empty(9)
-    found = kernels.drain(csr(rows), counts, fresh, low, columns, values)
-    assert list(zip(columns[:found].tolist(), values[:found].tolist(), strict=True)) == [
-        (0, 6.0),
-        (2, 0.25),
-        (5, 0.5),
-    ]
-    assert not fresh.any()
-    assert not low.any()
-
-
 @pytest.mark.parametrize("off", [-1, 1, -BLOCK_ROWS, BLOCK_ROWS])
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_shard_of_more_or_fewer_rows_than_its_witness_is_named(lines, whole, tmp_path, off, at):
@@ -160,8 +141,6 @@ def test_a_shard_of_more_or_fewer_rows_than_its_witness_is_named(lines, whole, t
     ):
         certify(outcome.model, shards, witness=tmp_path / "w")
 
-
-# --- without a witness ----------------------------------------------------------------------------
 
 FEW = BLOCK_ROWS + 900
 
@@ -308,8 +287,6 @@ def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_pa
     assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")
     assert mark.exists()
 
-
-# --- a witness -----------------------------------------------------------------------------------
 
 LARGEST = 2**31 - 1
 COUNTS = {"a": [0, 3, 0, 0, 1], "b": [], "c": [0, 0], "d": [LARGEST, 1, 0]}

@@ -58,9 +58,6 @@ def the_best(rows: Rows) -> dict[str, Any]:
     return best
 
 
-# --- candidates ----------------------------------------------------------------------------------
-
-
 def test_a_list_of_c_puts_a_delta_of_the_settings_aside_and_the_other_way_round():
     assert candidates_of(Settings(delta=2.0), {"C": (3.0,)}) == [Settings(C=3.0)]
     assert candidates_of(Settings(C=3.0), {"delta": (2.0,)}) == [Settings(delta=2.0)]
@@ -148,9 +145,6 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
         parameter.name for parameter in sweep_command.params if isinstance(parameter, click.Option)
     }
     assert set(SETTINGS) <= there
-
-
-# --- the table and the best ----------------------------------------------------------------------
 
 
 def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place, swept):
@@ -301,9 +295,6 @@ def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path):
     # the smaller C calls no row positive: its precision is 0/0
     assert [trial.metrics["precision"] for trial in found.trials] == [None, 1.0]
     assert found.best.settings.C == 100
-
-
-# --- folds ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
