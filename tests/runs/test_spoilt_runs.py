@@ -15,7 +15,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.files import locked
 from streamtron.data import open_shards
-from streamtron.runs.directory import CHECKPOINT, Run
+from streamtron.runs.directory import CHECKPOINT, Run, last_checkpoint
 from streamtron.runs.report import Outcome
 from streamtron.solver.learner import Learner
 from streamtron.solver.vectors import dense
@@ -31,7 +31,7 @@ def change_last(
 ) -> None:
     """Change an array of a learner (or of its a) in the last checkpoint of a run, sealed again."""
     with locked(run):
-        checkpoint = Run(run, [], None).load()
+        checkpoint, _ = last_checkpoint(run)
         state = checkpoint.state
         found = state.fields(number)[name]
         array = dense(state.arrays[found["array"]]).copy()
@@ -50,16 +50,20 @@ def put(value: float) -> Callable[[NDArray[np.float64]], None]:
     return change
 
 
+def spoil_bias(scalars: NDArray[np.float64]) -> None:
+    scalars[kernels.BIAS] = np.nan
+
+
 def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
-    """Σ c_k l_k x_k of the columns that occur, summed by another kernel, in another order."""
+    """Σ c_k l_k x_k from the rows, summed by another kernel, in another order of sums; of the
+    columns that occur, which are few and keep their order."""
+    total, occurs = np.zeros(4098), np.zeros(4097, bool)
     with open_shards(list(map(str, shards)), most_labels=None) as source:
-        chunks = list(source.chunks())
-    total, occurs = np.zeros(source.width + 1), np.zeros(source.width, bool)
-    for chunk in chunks:
-        targets = learner.targets(chunk)
-        factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
-        kernels.combine(chunk.rows, factors, learner.settings.rho, total)
-        occurs[chunk.rows.indices] = True
+        for chunk in source.chunks():
+            targets = learner.targets(chunk)
+            factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
+            kernels.combine(chunk.rows, factors, learner.settings.rho, total)
+            occurs[chunk.rows.indices] = True
     return total[:-1][occurs]
 
 
@@ -79,19 +83,21 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(lines, tmp_path):
-    model, run = run_in(tmp_path, lines, C=2.0, tol=0.01)
+    model, run = run_in(tmp_path, lines, C=2.0)
     loaded = streamtron.load(model)
     proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
     [learner] = learners_of_run(run)
     dual = learner.running
-    w = -dense(dual.w)  # the first row is −1
+    checkpoint, _ = last_checkpoint(run)
+    w = np.zeros(loaded.columns)
+    w[checkpoint.numbers - loaded.reading["index_base"]] = -dense(dual.w)  # the first row is −1
     best = dual.steps / dual.sq_norm * w
     by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
     assert proof.distance == pytest.approx(by_hand, rel=1e-4)
     # both are within √(2 (P − D)) of the optimum, in a space of which the weights are a part
     assert proof.distance <= 2.0 * proof.decision_radius / np.linalg.norm(best)
     exact = streamtron.run(
-        tmp_path / "rows.svm", Settings(C=2.0, tol=1e-8), witness=tmp_path / "w", machine=Machine()
+        tmp_path / "rows.svm", Settings(C=2.0, tol=1e-11), witness=tmp_path / "w", machine=Machine()
     )
     near = certify(exact.model, tmp_path / "rows.svm", witness=tmp_path / "w")
     assert near.distance < 0.1 * proof.distance
@@ -118,13 +124,13 @@ REPAIRS: dict[str, tuple[slice, dict[str, Any], Callable[..., Outcome], slice]] 
     "update by many rows": (slice(5), {}, lambda m, corpus: updated(m, corpus, 5), slice(10)),
     "update, few rows held": (slice(9), {"active_set": 60_000}, updated, slice(10)),
     "forget": (slice(10), {}, lambda m, corpus: streamtron.forget(m, corpus[9]), slice(9)),
-    "resume": (slice(10), {}, lambda m, corpus: resumed(m, corpus, tol=1e-3), slice(10)),
+    "resume": (slice(10), {}, lambda m, corpus: resumed(m, corpus, tol=1e-4), slice(10)),
 }
 
 SPOILT: dict[str, Callable[[Path], None]] = {
     "no number": lambda run: change_last(run, "running.w", put(np.nan)),
     "a best one that is no number": lambda run: change_last(run, "best.w", put(np.nan)),
-    "a bias that is no number": lambda run: change_last(run, "running.scalars", put(np.nan)),
+    "a bias that is no number": lambda run: change_last(run, "running.scalars", spoil_bias),
 }
 
 
