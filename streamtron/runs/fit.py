@@ -48,7 +48,7 @@ from streamtron.runs.inputs import (
     settings_from,
     training_reading,
 )
-from streamtron.runs.learners import Training, train_candidates
+from streamtron.runs.learners import Training, check_class_weights, train_candidates
 from streamtron.runs.memory import Plan, fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import (
     OpenParts,
@@ -362,6 +362,8 @@ def _decided(job: Job, data: Dataset, run: Run | None) -> tuple[list[Settings], 
         kept = {"multiclass": True}
     if job.classes is not None:
         kept["multiclass"] = len(job.classes) > 2
+    for settings in job.candidates:
+        check_class_weights(settings, data.labels)
     workers = job.open_parts is not None
     candidates = [
         with_parts(

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from streamtron.core.config import Machine, Settings, label_weights
+from streamtron.core.errors import SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
 from streamtron.core.rows import Data, Facts, Label
+from streamtron.core.text import label_meant, label_text, short
 from streamtron.core.threads import open_threads
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner, release_rows
@@ -42,6 +44,16 @@ def make_learner(
 def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:
     """Return the weights of a class and of the rest, which is 1; of two classes, None, as given."""
     return weights and ({label: weights.get(label, 1.0)} if label is not None else weights)
+
+
+def check_class_weights(settings: Settings, labels: Sequence[Label]) -> None:
+    """Raise a SettingsError for class weights of a label that the data do not have."""
+    names = [name for name in label_weights(settings) if isinstance(name, str)]
+    if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
+        has = " and ".join(label_text(label, quote=True) for label in labels[:10])
+        raise SettingsError(
+            f"class-weight names the label {short(unknown[0])}, the data has {has}. Name those."
+        )
 
 
 def class_weights(settings: Settings, data: Data) -> ClassWeights | None:

@@ -17,12 +17,11 @@ from scipy import sparse
 
 from streamtron.core import kernels
 from streamtron.core.certificate import dual_of, dual_weights
-from streamtron.core.config import Settings, label_weights, meets
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.config import Settings, meets
+from streamtron.core.errors import DataError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
-from streamtron.core.text import label_meant, label_text, short
 from streamtron.data import Dataset, Manifest, ShardFile, Skipped, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.certainty import ball_of
@@ -79,20 +78,12 @@ def build_outcome(
     preparing: float = 0.0,
     more_bytes: int = 0,
 ) -> Outcome:
-    """Build the outcome of finished learners; class weights for an unknown label are a
-    SettingsError.
+    """Build the outcome of finished learners.
 
     ``readings`` : of these learners. ``preparing`` : seconds of it. ``more_bytes`` : read beside
     the data.
     """
-    labels = list(data.labels)
-    names = [name for name in label_weights(settings) if isinstance(name, str)]
-    if unknown := [name for name in names if not {name, label_meant(name)} & {*labels}]:
-        has = " and ".join(label_text(label, quote=True) for label in labels[:10])
-        raise SettingsError(
-            f"class-weight names the label {short(unknown[0])}, the data has {has}. Name those."
-        )
-    learners = in_order(learners, labels, settings)
+    learners = in_order(learners, list(data.labels), settings)
     read: dict[str, Any] = {
         "readings": readings,
         "seconds": seconds,
