@@ -26,10 +26,19 @@ from streamtron.core.penalty import Penalty
 from streamtron.solver import newton, proximal_newton
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.held_loss import GapEstimate, LossTerms, PartLoss, Rounds
-from streamtron.solver.hessian import HEAD, PAIR_NUMBERS, PAIRS, Head, KeptProducts, Outside, mirror
+from streamtron.solver.hessian import (
+    HEAD,
+    PAIR_NUMBERS,
+    PAIRS,
+    Head,
+    KeptProducts,
+    Outside,
+    mirror,
+    solved_directly,
+)
 from streamtron.solver.learner import Learner, take_solution
 from streamtron.solver.newton import Objective, Point, Vector
-from streamtron.solver.part_problem import PartProblem
+from streamtron.solver.part_problem import HeldSums, PartProblem
 from streamtron.solver.proximal_newton import (
     Direction,
     Optimum,
@@ -104,11 +113,17 @@ class JointObjective(Objective[LossTerms]):
     corrected by the products that earlier steps have made."""
 
     def __init__(
-        self, center: Vector, learner: Learner, outside: Outside | None = None, constant: float = 0
+        self,
+        center: Vector,
+        learner: Learner,
+        outside: Outside | None = None,
+        constant: float = 0.0,
+        *,
+        direct: bool = True,
     ) -> None:
         super().__init__(center, learner.loss.zone, outside, constant)
         columns = len(center)
-        self._few = columns <= HEAD
+        self._few = direct and columns <= HEAD
         self._columns = np.arange(columns if self._few else 0)  # of the head at the next look
         self._head = Head(self._columns)
         self._diagonal = np.zeros(columns, dtype=np.float32)
@@ -320,10 +335,12 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     first."""
     running, b = learner.running, learner.progress.b
     start = running.dual_point
-    dual = yield PartProblem.sum_held, ()
-    remainder, v, steps = start.plus(dual, -1), running.augmented(1.0 / b), 0
+    held: HeldSums = yield PartProblem.sum_held, ()
+    remainder, v, steps = start.plus(held.dual, -1), running.augmented(1.0 / b), 0
     constant = remainder.objective_at(b)
-    objective = JointObjective(remainder.a / b, learner, constant=constant)
+    lengths = np.full(held.rows, held.nonzeros // max(held.rows, 1) + 1)
+    direct = solved_directly(lengths, len(v))  # else products of a few rows cost less
+    objective = JointObjective(remainder.a / b, learner, constant=constant, direct=direct)
     for part in EXACTER:
         solution = yield from objective.solve(v, part * worthwhile_gap(learner))
         v, steps = solution.v, steps + solution.steps

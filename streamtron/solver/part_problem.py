@@ -53,6 +53,14 @@ class ReadingSums(NamedTuple):
     quadratic: QuadraticSums
 
 
+class HeldSums(NamedTuple):
+    """The dual point of the rows in memory; how many they are, and their nonzeros."""
+
+    dual: DualPoint
+    rows: int
+    nonzeros: int
+
+
 class Settlement(NamedTuple):
     """What becomes of the counts of a problem at the end of a reading. ``v`` : weights that solve
     the rows held, if these are all that matter, whose α are their counts from now on, in units of
@@ -170,12 +178,13 @@ class PartProblem(PartLoss):
         return (outside or Outside(np.zeros(learner.columns + 1), 0.0)).sums
 
     @changes_part
-    def sum_held(self) -> DualPoint:
-        """Sum the dual point of the rows in memory, which are to be solved."""
+    def sum_held(self) -> HeldSums:
+        """Sum what the rows in memory are, which are to be solved."""
         self.renew()
         learner = self.learner
         self._before = learner.counts.take(learner.active.numbers)
-        return self.dual_point(self._before, learner.columns, learner.progress.b)
+        dual = self.dual_point(self._before, learner.columns, learner.progress.b)
+        return HeldSums(dual, len(learner.active), learner.active.nonzeros)
 
     @changes_part
     def move(self, v: Vector, b: float, relaxation: float) -> DualPoint:
