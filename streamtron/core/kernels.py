@@ -1032,15 +1032,16 @@ def _add_dense(tile, weights, number, begin, many, gram):
 @kernel(types.void(_ROWS, _REALS, types.float64, _ORDER, _MATRIX))
 def gram_block(rows, factors, rho, places, gram):
     """Σ f_i z_i z_iᵀ is added to the lower triangle of ``gram`` in place; z_i are the columns of
-    (x_i, ρ) that have a place ≥ 0 there. The places of a row's columns rise."""
+    (x_i, ρ) that have a place ≥ 0 there. Rows whose places rise one by one are summed faster."""
     held, tile, weights = np.empty(len(gram), np.int64), np.empty((5, len(gram))), np.empty(4)
     last, waiting, begin, many = places[len(places) - 1], np.uintp(0), np.int64(0), np.int64(0)
     for i in range(len(factors)):
         if factors[i] != 0.0:
-            number, values = np.uintp(0), tile[waiting]
+            number, values, rises = np.uintp(0), tile[waiting], True
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 place = places[rows.indices[j]]
                 if place >= 0:
+                    rises &= number == 0 or place > held[number - np.uintp(1)]
                     held[number], values[number] = place, np.float64(rows.values[j])
                     number += np.uintp(1)
             if last >= 0:
@@ -1048,7 +1049,7 @@ def gram_block(rows, factors, rho, places, gram):
                 number += np.uintp(1)
             if number == 0:
                 continue
-            dense = held[np.int64(number) - 1] - held[0] == np.int64(number) - 1
+            dense = rises and held[np.int64(number) - 1] - held[0] == np.int64(number) - 1
             fits = dense and held[0] == begin and number == many
             if waiting and not (fits and waiting < 4):
                 _add_dense(tile, weights, waiting, begin, many, gram)
@@ -1060,9 +1061,12 @@ def gram_block(rows, factors, rho, places, gram):
                 waiting += np.uintp(1)
                 continue
             for j in range(number):
-                weight, row = factors[i] * values[j], gram[held[j]]
+                weight, row, place = factors[i] * values[j], gram[held[j]], held[j]
                 for k in range(j + np.uintp(1)):
-                    row[held[k]] += weight * values[k]
+                    if held[k] <= place:
+                        row[held[k]] += weight * values[k]
+                    else:
+                        gram[held[k], place] += factors[i] * values[k] * values[j]
     _add_dense(tile, weights, waiting, begin, many, gram)
 
 

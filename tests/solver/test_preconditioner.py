@@ -158,6 +158,24 @@ def test_the_gram_matrix_of_dense_rows_equals_it_too_wherever_their_columns_chan
     check_gram(rows, factors, float(rng.random()), {*range(COLUMNS)})
 
 
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_gram_matrix_is_the_same_in_whatever_order_the_columns_of_a_row_lie(dense):
+    rng = np.random.default_rng(3)
+    rows, _ = random_rows(3, 200, COLUMNS, density=1.0 if dense else 0.5)
+    mixed = [[row[k] for k in rng.permutation(len(row))] for row in rows]
+    factors, places = rng.random(200), np.arange(COLUMNS + 1)
+    found = []
+    for some in (rows, mixed):
+        gram = np.zeros((COLUMNS + 1, COLUMNS + 1))
+        kernels.gram_block(csr(some), factors, 0.7, places, gram)
+        found.append(gram)
+    assert found[1] == pytest.approx(found[0], rel=1e-13)
+    assert not np.triu(found[1], 1).any()
+    patterns = np.c_[np.array([[dict(row).get(j, 0.0) for j in range(COLUMNS)] for row in rows])]
+    patterns = np.c_[patterns, np.full(200, 0.7)]
+    assert found[1] == pytest.approx(np.tril((patterns.T * factors) @ patterns), rel=1e-9)
+
+
 def plain_factor(matrix: list[list[float]]) -> list[list[float]] | None:
     """L below and Lᵀ above the diagonal; None if a pivot is not positive and finite."""
     size = len(matrix)
