@@ -48,6 +48,13 @@ rounding errors, those of a block, and what its distances are computed from."""
 WEIGHT_BYTES = 12
 """A weight that is not 0, of a model in memory: its column and its value."""
 
+FINISHED_BYTES = 8
+"""A column, for every learner that is finished: its best weights."""
+
+MODEL_BYTES = FINISHED_BYTES + 2 * WEIGHT_BYTES + 4 + 2
+"""A column, for every learner when the model is made of all: the weights and the model twice, for
+it is copied, ranks and offsets."""
+
 SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
 
@@ -100,9 +107,9 @@ def fits_in_memory(settings: Settings, size: DataSize) -> bool:
 
 
 def memory_needed(
-    settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1
+    settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1, of: int = 1
 ) -> list[Need]:
-    """Return what a fit keeps in memory, in bytes, if ``learners`` train together.
+    """Return what a fit keeps in memory, in bytes, if ``learners`` train together, ``of`` so many.
 
     Examples
     --------
@@ -113,10 +120,11 @@ def memory_needed(
     rows, columns, nonzeros = size
     holds_all = fits_in_memory(settings, size)
     solving = min(learners, threads)
-    weights = max(
-        (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners * columns,
-        (IDLE_BYTES * learners + SOLVER_BYTES * solving) * columns,
+    training = max(
+        (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners,
+        IDLE_BYTES * learners + SOLVER_BYTES * solving,
     )
+    weights = columns * max(training + FINISHED_BYTES * (of - learners), MODEL_BYTES * of)
     rows_held = min(settings.active_set_bytes, size.row_bytes)
     chunk = min(
         GROUP * BLOCK_NONZEROS, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1))
@@ -141,7 +149,7 @@ def memory_needed(
         newton,
         Need("Newton's head block", head * solving),
         Need("rows outside memory", OUTSIDE_BYTES * outside**2 * learners),
-        Need("chunks in flight", 0 if holds_all else 4 * chunk * 8),
+        Need("chunks in flight", 0 if holds_all else 8 * min(4 * chunk, 2 * nonzeros)),
     ]
 
 
@@ -184,7 +192,8 @@ def plan_memory(
     def needed(number: int, active_set: int) -> list[Need]:
         chosen = settings.but(active_set=active_set)
         threads = machine.thread_count
-        return [*memory_needed(chosen, size, learners=number, threads=threads), *beside]
+        needs = memory_needed(chosen, size, learners=number, threads=threads, of=learners)
+        return [*needs, *beside]
 
     active_set = settings.active_set_bytes
     if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):

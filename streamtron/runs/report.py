@@ -233,7 +233,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     two = len(learners) == 1 and not settings.multilabel
     sign = sign_of_learner(data.labels, classes, settings)
     base = data.index_base
-    numbers = data.numbers.astype(np.int64) - base
+    numbers = data.numbers - np.uint32(base)
     kept = [_nonzero(learner, numbers) for learner in learners]
     certificates = [certificate_of(learner, data.skipped) for learner in learners]
     balls = [
@@ -247,7 +247,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
         for learner, proven, (_, ball) in proven_balls:
             proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
     starts = np.cumsum([0, *map(len, kept)])
-    columns = np.concatenate([numbers[ranks] for ranks in kept]).astype(np.uint32)
+    columns = np.concatenate([numbers[ranks] for ranks in kept])
     values = np.concatenate(
         [learner.best.weights[ranks] for learner, ranks in zip(learners, kept, strict=True)]
     )
@@ -270,9 +270,9 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     )
 
 
-def _nonzero(learner: Learner, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _nonzero(learner: Learner, numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the ranks of the columns that have a weight, by rising column numbers."""
-    ranks = np.flatnonzero(learner.best.weights[: len(numbers)])
+    ranks = np.flatnonzero(learner.best.weights[: len(numbers)]).astype(np.uint32)
     return ranks[np.argsort(numbers[ranks], kind="stable")]
 
 
