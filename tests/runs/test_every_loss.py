@@ -115,7 +115,7 @@ def test_bounds_hold_the_optimum_and_threads_change_no_bit(case, loss, tmp_path)
     assert found.stop_reason == "certified"
     corpus.check(found.report, np.arange(SHARDS * ROWS))
     if "active_set" not in CASES[case]:
-        assert found.report["readings"] == 2.0 + ("balanced" in case)  # parts count labels first
+        assert found.report["readings"] == 1.0
     if case == "to rounding":
         assert found.report["newton_steps"] <= 70
     corpus.fitted(tmp_path / "one", machine=Machine(threads=1))
