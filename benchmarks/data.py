@@ -66,7 +66,7 @@ def data_sets(options: argparse.Namespace, stack: ExitStack) -> list[str]:
 def load(paths: list[str]) -> Data:
     """Read shards as streamtron reads them: the same rounding, the same columns."""
     pieces, signs = [], []
-    with open_shards(paths, cache_dir=None) as source:
+    with open_shards(paths) as source:
         for chunk in source.chunks():
             rows = chunk.rows
             indptr = rows.indptr - rows.indptr[0]
@@ -188,7 +188,7 @@ def make(name: str, rows: int, directory: str) -> None:
 
 def count(path: str) -> tuple[int, int]:
     """Rows and nonzeros."""
-    with open_shards([path], cache_dir=None) as source:
+    with open_shards([path]) as source:
         for _ in source.chunks():
             pass
         assert source.rows is not None

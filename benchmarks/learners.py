@@ -21,13 +21,12 @@ from typing import Any
 
 import measure
 import numpy as np
+import ours
 from data import add_data_arguments, data_sets, need_data
 
-from streamtron.core.config import Machine, Settings
+from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
-from streamtron.data import ShardSource, open_shards
-from streamtron.runs.inputs import reading_from_settings
-from streamtron.runs.learners import Training, train_candidates
+from streamtron.runs.learners import train_candidates
 from streamtron.solver.learner import Learner
 
 
@@ -47,27 +46,14 @@ def candidates_of(number: int, **settings: Any) -> list[Settings]:
     return [Settings(C=float(price), **settings) for price in prices]
 
 
-def opened(path: str, cache: str, settings: Settings) -> ShardSource:
-    """The shards of a data set."""
-    return open_shards([path], reading_from_settings(settings), cache_dir=cache, most_labels=None)
-
-
-def fill_cache(path: str, cache: str, settings: Settings) -> None:
-    """One reading, which writes the cache."""
-    with opened(path, cache, settings) as source:
-        for _ in source.chunks():
-            pass
-
-
 def scan(path: str, cache: str, candidates: list[Settings], threads: int | None = None) -> Scan:
     """All candidates on the same readings."""
     start = time.perf_counter()
-    with opened(path, cache, candidates[0]) as source:
-        training = Training(source, candidates[0], Machine(threads=threads))
-        found = train_candidates(training, candidates)
-        seconds = time.perf_counter() - start
+    with ours.opened([path], cache, candidates, threads=threads) as fitting:
+        found = train_candidates(fitting.training, fitting.candidates)
+        seconds, data = time.perf_counter() - start, fitting.data
         learners = [learner for own in found for learner in own]
-        return Scan(seconds, source.readings, source.bytes_read, learners)
+        return Scan(seconds, data.readings, data.bytes_read, learners)
 
 
 def one_by_one(path: str, cache: str, candidates: list[Settings]) -> Scan:
@@ -105,8 +91,8 @@ def compare_candidates(
     }
     seconds = serial(contenders, repeats)
     together, alone = found["together"], found["one by one"]
-    for ours, theirs in zip(together.learners, alone.learners, strict=True):
-        assert ours.best.weights.tobytes() == theirs.best.weights.tobytes(), "models differ"
+    for one, other in zip(together.learners, alone.learners, strict=True):
+        assert one.best.weights.tobytes() == other.best.weights.tobytes(), "models differ"
     return {
         "learners": number,
         "seconds together": seconds["together"],
@@ -147,7 +133,7 @@ def _peak(path: str, cache: str, candidates: list[Settings], together: bool) -> 
 
 def compare_classes(path: str, cache: str, settings: Settings) -> dict[str, Any]:
     """A learner for every label, against the label that needs most readings, alone."""
-    fill_cache(path, cache, settings)
+    ours.fill_cache([path], cache, settings)
     scan(path, cache, [settings])
     together = scan(path, cache, [settings])
     most = max(learner.progress.readings for learner in together.learners)
@@ -194,7 +180,7 @@ def measured(path: str, options: argparse.Namespace) -> tuple[Table, Table]:
         if options.multilabel:
             settings = Settings(C=options.C, tol=options.tol, multilabel=True)
             return [{"data": Path(path).name, **compare_classes(path, cache, settings)}], []
-        fill_cache(path, cache, Settings())
+        ours.fill_cache([path], cache)
         common = {"repeats": options.repeats, "tol": options.tol}
         return [
             {"data": Path(path).name, **compare_candidates(path, cache, number, **common)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import Settings
-from streamtron.core.events import ChunkDone, Event, ReadingDone
-from streamtron.data import open_shards
-from streamtron.solver.learner import Learner
-from streamtron.solver.train import OnePart, train
+from streamtron.core.config import Machine, Settings
+from streamtron.core.events import ChunkDone, Event, Listener, ReadingDone, ignore
+from streamtron.runs.fit import Fitting, Job
+from streamtron.runs.fit import opened as open_fit
 
 
 @dataclass
@@ -37,7 +36,7 @@ class Fit:
 
     Parameters
     ----------
-    seconds : opening the shards and training; the cache was there.
+    seconds : opening the shards and training; the shards were prepared.
     readings, mini_epochs, ending : as in a report.
     rows, columns, nonzeros : of the data.
     proofs : after every reading that certified.
@@ -78,11 +77,24 @@ class Fit:
         return plain
 
 
-def fill_cache(paths: list[str], cache: str) -> None:
-    """One reading, which writes the cache."""
-    with open_shards(paths, cache_dir=cache) as source:
-        for _ in source.chunks():
-            pass
+@contextmanager
+def opened(
+    paths: list[str],
+    cache: str,
+    candidates: Sequence[Settings],
+    listen: Listener = ignore,
+    threads: int | None = None,
+) -> Iterator[Fitting]:
+    """A fit of candidates whose data are prepared in the cache."""
+    machine = Machine(cache_dir=cache, threads=threads)
+    with open_fit(Job(paths, candidates, machine, listen, cache, None)) as fitting:
+        yield fitting
+
+
+def fill_cache(paths: list[str], cache: str, settings: Settings | None = None) -> None:
+    """Prepare the shards, which writes the cache."""
+    with opened(paths, cache, [settings or Settings()]):
+        pass
 
 
 def warm(cache: str) -> None:
@@ -108,22 +120,21 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
             seconds = last_chunk - start
             proofs.append(Proof(event.reading + 1, seconds, proven.primal, proven.dual))
 
-    with open_shards(paths, cache_dir=cache) as source:
-        learner = Learner(settings, source.labels)
-        train(OnePart(source, [learner], settings, note_proof))
-        seconds = time.perf_counter() - start
-        assert source.rows is not None
-        assert source.nonzeros is not None
+    with opened(paths, cache, [settings], note_proof) as fitting:
+        [learner], _ = fitting.train()
+        seconds, data = time.perf_counter() - start, fitting.data
+        v = np.zeros(data.width + 1)
+        v[data.numbers], v[-1] = learner.best.weights, learner.best.bias
         return Fit(
             seconds,
-            source.readings,
+            data.readings,
             learner.progress.full_epochs,
             learner.progress.mini_epochs,
             str(learner.progress.finished),
-            source.rows,
-            source.width,
-            source.nonzeros,
-            np.append(learner.best.weights[source.index_base or 0 :], learner.best.bias),
+            data.rows,
+            data.width,
+            data.nonzeros,
+            v[data.index_base :],
             proofs,
         )
 

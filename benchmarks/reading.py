@@ -20,6 +20,7 @@ from typing import Any
 
 import measure
 import numpy as np
+import ours
 import peers
 from data import add_data_arguments, data_sets, load, need_data, plain_text
 
@@ -27,7 +28,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Chunk
-from streamtron.data import ReaderConfig, ShardSource, open_shards
+from streamtron.data import Dataset, ReaderConfig
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.solver import order
 from streamtron.solver.scan import Frozen
@@ -129,31 +130,27 @@ class State:
 
     def copy(self) -> State:
         """Its own arrays."""
-        dual = WeightState()
+        dual = WeightState(len(self.dual.w))
         dual.w, dual.scalars = self.dual.w.copy(), self.dual.scalars.copy()
         dual.tallies = self.dual.tallies.copy()
         return State(dual, self.counts.copy())
 
 
 class Epochs:
-    """Full epochs over a warm cache, and over the same chunks held in memory."""
+    """Full epochs over prepared shards, and over the same chunks held in memory."""
 
-    def __init__(self, source: ShardSource) -> None:
-        self.source = source
-        for _ in source.chunks():
-            pass
-        self.groups = order.block_groups(0, 1, source.blocks)
-        self.rule_of_targets = TargetRule(DELTA2, source.labels, None, None)
-        self.held = list(source.chunks(self.groups))
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+        self.groups = order.block_groups(0, 1, data.blocks)
+        self.rule_of_targets = TargetRule(DELTA2, data.labels, None, None)
+        self.held = list(data.chunks(self.groups))
         self.positions = [self._order(chunk) for chunk in self.held]
         self.targets = [self.rule_of_targets(chunk) for chunk in self.held]
         largest = max(float(chunk.squares.max()) for chunk in self.held)
         b = RESOLUTION * (largest + RHO**2 + DELTA2)
         self.rule = Rule(b, 1.0, False, True, RHO)
-        dual = WeightState()
-        dual.widen(source.width)
-        assert source.rows is not None
-        self.state = State(dual, np.zeros(source.rows, dtype=np.int32))
+        dual = WeightState(data.columns)
+        self.state = State(dual, np.zeros(data.rows, dtype=np.int32))
         self._visit_all(self.state, self.held)  # from here on as in a second reading
 
     def _order(self, chunk: Chunk) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -164,14 +161,14 @@ class Epochs:
     def cache_alone(self) -> float:
         """Every chunk delivered, in groups of blocks, and dropped."""
         with timed() as seconds:
-            for _ in self.source.chunks(self.groups):
+            for _ in self.data.chunks(self.groups):
                 pass
         return seconds()
 
     def cache_scan(self) -> float:
         """Delivered and scanned at frozen weights."""
         with timed() as seconds:
-            self._scan_all(self.source.chunks(self.groups))
+            self._scan_all(self.data.chunks(self.groups))
         return seconds()
 
     def memory_scan(self) -> float:
@@ -186,7 +183,7 @@ class Epochs:
         """Delivered and trained on: order, signs, prices and counts made on the way."""
         state = self.state.copy()
         with timed() as seconds:
-            self._visit_all(state, self.source.chunks(self.groups))
+            self._visit_all(state, self.data.chunks(self.groups))
         return seconds()
 
     def memory_visit(self) -> float:
@@ -300,9 +297,10 @@ def measure_file(path: str, repeats: int) -> dict[str, Any]:
         own_text = str(vowpal.text) if vowpal else None
         parsed = measure.alternate(parsers(text, own_text), repeats)
         cache = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamtron-bench-"))
-        source = stack.enter_context(open_shards([path], cache_dir=cache))
+        settings = Settings(active_set=0)  # or all rows would be in memory
+        fitting = stack.enter_context(ours.opened([path], cache, [settings]))
         measure.note(f"{Path(path).name}: epochs")
-        epochs = measure.alternate(Epochs(source).contenders(vowpal), repeats)
+        epochs = measure.alternate(Epochs(fitting.data).contenders(vowpal), repeats)
         size = os.path.getsize(text)
     return {
         "data": Path(path).name,

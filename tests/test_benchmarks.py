@@ -91,7 +91,6 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
     ("script", "options"),
     [
         ("reading", ()),
-        ("rows", ()),
         ("wide", ()),
         ("startup", ()),
         ("in_memory", ()),
@@ -129,7 +128,7 @@ def test_out_of_core_fits_with_all_rows_and_with_a_sixth_in_memory_for_each_tree
         assert fit["seconds"] > fit["fit_seconds"] > 0.0
         assert fit["processor_seconds"] > 0.0
         assert fit["peak_bytes"] > 50e6
-    assert fits[0]["readings"] == 2
+    assert fits[0]["readings"] == 1
     assert "| clicks | 500 | log_loss | 1 | 1/6 | B |" in done.stdout
     assert "seconds of B / A in 2 cases: median" in done.stdout
 
@@ -190,7 +189,7 @@ def test_a_file_that_is_refused_is_told_in_one_sentence(script, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-EXAMPLES = "measure problem data peers ours certified out_of_core reading rows startup updating"
+EXAMPLES = "measure problem data peers ours certified out_of_core reading startup updating"
 
 
 @pytest.mark.parametrize("name", EXAMPLES.split())

@@ -279,7 +279,7 @@ def _nonzero(learner: Learner, numbers: NDArray[np.uint32]) -> NDArray[np.uint32
 def _ball(
     learner: Learner,
     proven: Mapping[str, Any],
-    ranks: NDArray[np.int64],
+    ranks: NDArray[np.uint32],
     values: NDArray[np.float64],
 ) -> tuple[NDArray[np.float16], dict[str, float]] | None:
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
