@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import accumulate, islice, pairwise
@@ -219,7 +219,9 @@ def _count_readings(
     once, which is a part of preparing them."""
     data, readings = job.data, max(learner.progress.readings for learner in learners)
     held = read = 0
-    for plan, shards in zip(plans, _records_of(job, plans), strict=True):
+    for plan, shards in zip(
+        plans, _records_of(job.data, (plan.shards for plan in plans)), strict=True
+    ):
         rows, nonzeros = (sum(getattr(s, name) for s in shards) for name in ("rows", "nonzeros"))
         if fits_in_memory(plan.settings, DataSize(rows, data.columns, nonzeros)):
             held += nonzeros
@@ -230,10 +232,10 @@ def _count_readings(
     data.bytes_read += data.bytes * read // max(data.nonzeros, 1)
 
 
-def _records_of(job: PartsTraining, plans: Sequence[PartPlan]) -> Iterator[list[ShardRecord]]:
+def _records_of(data: Dataset, dealt: Iterable[Sequence[ShardFile]]) -> Iterator[list[ShardRecord]]:
     """Yield the records of the shards of each part."""
-    records = iter(job.data.manifest.shards)
-    return ([*islice(records, len(plan.shards))] for plan in plans)
+    records = iter(data.manifest.shards)
+    return ([*islice(records, len(shards))] for shards in dealt)
 
 
 def _readings_of(learners: Sequence[Learner]) -> list[int]:
@@ -262,7 +264,10 @@ def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[
     check_settings(settings)
     os.makedirs(job.directory, exist_ok=True)
     plans = _plans_of(job)
-    sizes = [sum(shard.rows for shard in records) for records in _records_of(job, plans)]
+    sizes = [
+        sum(shard.rows for shard in records)
+        for records in _records_of(job.data, (plan.shards for plan in plans))
+    ]
     for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
         progress = learner.progress
         learner.best.propose(learner.best.augmented)
@@ -295,13 +300,19 @@ def _report(parts: Parts) -> dict[str, Any]:
     }
 
 
+def _row_bytes(records: Iterable[ShardRecord]) -> int:
+    """Return what the rows of shards take in memory."""
+    return sum(DataSize(shard.rows, 0, shard.nonzeros).row_bytes for shard in records)
+
+
 def _plans_of(job: PartsTraining) -> list[PartPlan]:
     """Return the plan of every part."""
     data, settings = job.data, job.training.settings
     assert settings.parts is not None
-    part_settings = settings.but(
-        active_set=settings.active_set_bytes // settings.parts, tol=max(settings.tol, START_GAP)
-    )
+    dealt = deal(data.shards, settings.parts)
+    most = max(map(_row_bytes, _records_of(data, dealt)))
+    active_set = min(settings.active_set_bytes // settings.parts, most)
+    part_settings = settings.but(active_set=active_set, tol=max(settings.tol, START_GAP))
     return [
         PartPlan(
             shards,
@@ -315,5 +326,5 @@ def _plans_of(job: PartsTraining) -> list[PartPlan]:
             data.numbers,
             data.seen,
         )
-        for number, shards in enumerate(deal(data.shards, settings.parts))
+        for number, shards in enumerate(dealt)
     ]

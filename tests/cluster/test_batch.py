@@ -31,7 +31,7 @@ TRAIN = job("train", "fit train --model model --C 0.5")
 SCORE = job("score", "predict model held-out/*.svm -o new.tsv")
 ALL = MAKE + HOLD + TABLE + TRAIN + SCORE
 LONG = job("long", "generate long --rows 30000000")
-SHORT = LONG.replace("30000000", "9 --columns 9")
+SHORT = LONG.replace("30000000", "9 --columns 80")
 
 
 def load(directory: Path, text: str) -> list[Job]:

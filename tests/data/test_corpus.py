@@ -113,7 +113,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(kind, columns):
         tracemalloc.stop()
         return peak
 
-    assert peak(12 * 4096) < 1.2 * peak(7 * 4096)
+    assert peak(36 * 4096) < 1.5 * peak(12 * 4096)
 
 
 @pytest.mark.parametrize(
