@@ -224,7 +224,8 @@ def test_a_batch_on_workers_ends_as_one_by_one_and_cancelled_jobs_end(tmp_path, 
     one, many = tmp_path / "one", tmp_path / "many"
     one.mkdir()
     many.mkdir()
-    text = MAKE + SHORT + job("last", "inspect long")
+    refused = LONG.replace("30000000", "9 --columns 9")
+    text = MAKE + refused + job("last", "inspect long")
     alone, together = run(one, text), list(run_batch(load(many, text), workers))
     assert [status.state for status in together] == ["done", "failed", "skipped"]
     assert [status[:5] for status in together] == [status[:5] for status in alone]
