@@ -20,16 +20,15 @@ from streamtron.core.text import some
 def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: Any) -> None:
     """Fit probabilities to the decisions of MODEL on SHARDS, held out of its training, and write
     the model anew with them, without training again."""
-    from streamtron.model.linear_model import LinearModel
     from streamtron.runs.calibrate import calibrate as calibrate_model
     from streamtron.runs.directory import run_directory
     from streamtron.runs.evaluate import trained_on
+    from streamtron.runs.finished_run import editing_model
 
     check_files({"model": model}, [*shards, where["scheduler"]])
-    with executor_of(**where) as executor:
-        loaded = LinearModel.load(model)
-        calibrated = calibrate_model(loaded, shards, method=calibration, executor=executor)
-    calibrated.save(model)
+    with editing_model(model) as edited, executor_of(**where) as executor:
+        calibrated = calibrate_model(edited.model, shards, method=calibration, executor=executor)
+        edited.save(calibrated)
     click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")
     if names := [shard.name for shard in trained_on(run_directory(model), shards)]:
         complain(

@@ -148,9 +148,12 @@ def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: 
     """Calibrate a model and write it anew, then print how it does on the rows for ``--valid``."""
     if calibrate.paths:
         from streamtron.runs.calibrate import calibrate as calibrate_model
+        from streamtron.runs.finished_run import editing_model
 
-        model = calibrate_model(model, calibrate.paths, method=method, share=calibrate.share)
-        model.save(path)
+        with editing_model(path) as edited:
+            how = {"method": method, "share": calibrate.share}
+            model = calibrate_model(edited.model, calibrate.paths, **how)
+            edited.save(model)
         say(["", f"calibrated on {(model.calibration or {})['rows']:,} {calibrate}"])
     if valid.paths:
         from streamtron.runs.evaluate import evaluate

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Settings
-from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.files import absolute, as_path, locked
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.files import absolute, as_path, locked, reading_from
 from streamtron.core.rows import Facts
 from streamtron.data import Manifest, ShardFile, ShardRecord, deletions
 from streamtron.data.storage import fingerprint
@@ -126,6 +126,38 @@ def check_recovered(path: str | os.PathLike[str]) -> None:
             f"{path}: a change of the run was interrupted after it was committed. Call the same "
             "streamtron update or forget again to complete it."
         )
+
+
+class EditedModel(NamedTuple):
+    """A model, the path of its file, and the bytes that this had when it was read."""
+
+    model: LinearModel
+    path: str
+    read: bytes
+
+    def save(self, model: LinearModel) -> None:
+        """Write ``model`` in its place; raise a MachineError if it is not the one that was read."""
+        with reading_from(self.path):
+            now = Path(self.path).read_bytes()
+        if now != self.read:
+            raise MachineError(
+                f"{self.path}: another process has changed the model meanwhile. It stays as it is "
+                "now; repeat the command."
+            )
+        model.save(self.path)
+
+
+@contextmanager
+def editing_model(path: str) -> Iterator[EditedModel]:
+    """Read a model to write another in its place; its run, if it has one beside it, is locked until
+    the context ends. DataError: a change of the run is not complete; MachineError: another process
+    changes it."""
+    directory = Path(run_directory(path))
+    with locked(directory) if directory.is_dir() else nullcontext():
+        check_recovered(directory)
+        with reading_from(path):
+            read = Path(path).read_bytes()
+        yield EditedModel(LinearModel.load(path), path, read)
 
 
 def inputs_of_run(
