@@ -140,6 +140,9 @@ def open_sealed(
     return content, tensors
 
 
+_BEGINNING = b'{"__metadata__":{"digest":"'
+
+
 def canonical(value: Any) -> str:
     """Return the one JSON text of a value: keys sorted, no spaces, ASCII, no nan, no inf.
 
@@ -179,6 +182,12 @@ def _data(tensors: Tensors) -> Iterator[memoryview]:
     for _, tensor in sorted(tensors.items()):
         for piece in (tensor,) if isinstance(tensor, np.ndarray) else tensor.pieces():
             yield np.asarray(piece, dtype=piece.dtype.newbyteorder("<"), order="C").data
+
+
+def is_sealed(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file begins as those that ``write_sealed`` writes."""
+    with reading_from(path), open(path, "rb", opener=regular) as file:
+        return file.read(8 + len(_BEGINNING))[8:] == _BEGINNING
 
 
 def _read_header(path: str | os.PathLike[str], what: str) -> tuple[bytes, _Version]:

@@ -16,8 +16,15 @@ from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, ShardsPrepared, ignore
 from streamtron.core.executor import Executor
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
-from streamtron.core.files import absolute, as_path, is_stream, nothing_empty, scratch_directory
+from streamtron.core.files import (
+    absolute,
+    as_path,
+    is_stream,
+    nothing_empty,
+    scratch_directory,
+)
 from streamtron.core.rows import Label
+from streamtron.core.sealed import is_sealed
 from streamtron.data import (
     Dataset,
     Expected,
@@ -356,9 +363,13 @@ def check_outputs_of_fit(
     files: Mapping[str, StrPath | None], inputs: Iterable[StrPath | None], machine: Machine
 ) -> tuple[dict[str, str | None], str | None]:
     """Check model, report and witness; return their absolute paths, and the model's run directory,
-    if there is one."""
+    if there is one. SettingsError: the model would replace a file of another kind."""
     model = files["model"]
     directory = None if model is None else machine.run_dir or run_directory(model)
     places = {"run directory": directory}
     paths = check_outputs(files, inputs, directories=places, cache=machine.cache_dir)
+    old = paths.get("model")
+    if old and os.path.isfile(old) and os.path.getsize(old) and not is_sealed(old):
+        what = f"{model}: a file that is not a model"
+        raise SettingsError(f"{what}. Name another --model, or move it away.")
     return paths, None if directory is None else absolute(directory)

@@ -64,8 +64,7 @@ def test_an_output_that_would_replace_an_input_or_another_output_is_refused(word
 
 def test_what_only_lies_beside_inputs_may_be_replaced(place):
     words = "fit data --model data/_m --report data/_r --cache-dir data/_cache --overwrite"
-    for name in ("_m", "_r"):
-        (place / "data" / name).write_text("the one before")
+    (place / "data" / "_r").write_text("the one before")
     succeeded(here(place, *words.split()))
     assert (place / "data" / "_r").read_text() != "the one before"
 
@@ -155,6 +154,18 @@ def test_a_file_where_the_run_directory_would_be_is_said_to_be_there(tmp_path):
         ended = here(tmp_path, *words.split())
         one_sentence(ended, 5, "x.run: a file, where the run directory would be. Move it away")
     assert _content(tmp_path) == before
+
+
+def test_a_model_replaces_an_empty_file_or_a_model_but_no_file_of_another_kind(place):
+    for name, text in (("empty", ""), ("notes.txt", "milk, bread\n")):
+        (place / name).write_text(text)
+    assert here(place, "fit", "data", "--model", "empty").returncode == 0
+    assert here(place, "fit", "data", "--model", "empty", "--overwrite").returncode == 0
+    for overwrite in ([], ["--overwrite"]):
+        done = here(place, "fit", "data", "--model", "notes.txt", *overwrite)
+        one_sentence(done, 2, "notes.txt: a file that is not a model. Name another --model")
+    assert (place / "notes.txt").read_text() == "milk, bread\n"
+    assert not (place / "notes.txt.run").exists()
 
 
 def test_a_model_is_never_a_device_but_a_report_and_a_witness_may_be(place):
