@@ -50,8 +50,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 39_919),
-    "tests": (18_000, 28_372),
+    "streamtron": (24_000, 38_603),
+    "tests": (18_000, 28_465),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 

@@ -285,7 +285,7 @@ def test_the_memory_figures_are_those_of_the_sum():
     )
     assert told
     assert [int(figure) for figure in told.groups()] == [
-        memory.LEARNER_BYTES,
+        memory.IDLE_BYTES + memory.SOLVER_BYTES,
         memory.ROW_BYTES,
         memory.SOLVER_BYTES,
         memory.HEAD_BYTES * HEAD**2 // 10**6,

@@ -1,6 +1,5 @@
 """Workers of Dask, real ones: processes that talk over TCP on loopback, and are killed."""
 
-import gzip
 import os
 import shutil
 import signal
@@ -244,17 +243,14 @@ def test_a_worker_needs_more_for_parts_threads_and_columns():
     check_worker(PART, "w", None, parts=2, at_once=1, columns=10**9)
 
 
-def test_workers_refuse_parts_for_which_they_have_no_memory_before_they_read(guest, tmp_path):
-    (tmp_path / "train").mkdir()
-    for name in ("0.svm.gz", "1.svm.gz"):  # nobody knows what is in them
-        (tmp_path / "train" / name).write_bytes(gzip.compress(f"1 1:1{name[0]}\n-1 2:1\n".encode()))
-    with pytest.raises(MachineError, match=r"worker \d needs .*active sets of 1 parts"):
-        fit(
-            [tmp_path / "train"],
-            Settings(active_set="4TB"),
-            machine=Machine(memory="8TB"),
-            open_parts=parts_on(guest),
-        )
+def test_workers_refuse_parts_for_which_they_have_no_memory(tmp_path):
+    generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
+    machine = Machine(memory=290_000_000)
+    with (
+        connect(1, machine=machine) as workers,
+        pytest.raises(MachineError, match=r"worker \d needs .*active sets of 2 parts"),
+    ):
+        fit([tmp_path / "train"], Settings(), machine=machine, open_parts=parts_on(workers))
 
 
 def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_active_set(tmp_path):

@@ -116,13 +116,14 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
         assert [row] == lasting([rows[number]], "candidate", "best")
     settings = Settings(C=0.01, rho=0.0, multiclass=True)
     size = DataSize(750, WIDTH, sum(line.count(":") for line in train.read_text().splitlines()))
-    needs = memory_needed(settings, size, learners=7, threads=2)
+    learners = 6 * len(NAMES)
+    needs = memory_needed(settings, size, learners=7, threads=2, of=learners)
     tight = Machine(memory=sum(need.size for need in needs), threads=2)
     told: list[Event] = []
     grouped = swept(place, "multiclass", train=train, machine=tight, listen=told.append)
     assert lasting(grouped) == lasting(rows)
     begun = sum(isinstance(event, ReadingStarted) and event.reading == 0 for event in told)
-    assert begun == -(-6 * len(NAMES) // 7)
+    assert begun == -(-learners // 7)
 
 
 def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, run):
