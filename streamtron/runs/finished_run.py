@@ -138,8 +138,8 @@ class EditedModel(NamedTuple):
     def save(self, model: LinearModel) -> None:
         """Write ``model`` in its place; raise a MachineError if it is not the one that was read."""
         with reading_from(self.path):
-            now = Path(self.path).read_bytes()
-        if now != self.read:
+            current = Path(self.path).read_bytes()
+        if current != self.read:
             raise MachineError(
                 f"{self.path}: another process has changed the model meanwhile. It stays as it is "
                 "now; repeat the command."
