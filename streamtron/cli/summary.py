@@ -208,7 +208,7 @@ def not_certified(report: Report, model: str) -> str:
     return (
         f"{_which(report)}{'stopped' if limited else 'converged'} before the tolerance was "
         f"certified: the {'largest ' if 'learners' in report else ''}relative duality gap is "
-        f"{up(_gap(report), 3)}, wanted {settings['tol']:g}. {model} holds the model so far. What "
+        f"{up(_gap(report), 3)}, not {settings['tol']:g}. {model} holds the model so far. What "
         f"would help: {helps}{'or ' * bool(helps)}a --tol looser than {settings['tol']:g}."
     )
 

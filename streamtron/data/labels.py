@@ -148,12 +148,12 @@ def too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) -> 
     """Make the error where rows of a weight above 0 have too few labels."""
     nothing = f"none of the {rows} rows has a label"
     if not labels:
-        return DataError(f"{nothing}: wanted one at least. Check --label.")
+        return DataError(f"{nothing}: expected one at least. Check --label.")
     if not counting:
         return DataError(f"{nothing} and a weight above 0. Check the weights.")
     which = f"all {rows} rows" if len(labels) == 1 else "all rows of a weight above 0"
     check = "--label" if len(labels) == 1 else "the weights"
     return DataError(
-        f"{which} have the label {next(iter(counting))}: wanted two labels. Check {check}, or add "
-        "shards that hold the other one."
+        f"{which} have the label {next(iter(counting))}: expected two labels. Check {check}, or "
+        "add shards that hold the other one."
     )

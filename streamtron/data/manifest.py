@@ -150,7 +150,7 @@ def no_rows(shards: Sequence[ShardFile], share: tuple[float, float] = ALL) -> Da
     if share != ALL:
         return DataError(
             f"{shards[0].name}: no row, in {len(shards)} shard(s), is in the share of "
-            f"{share[1] - share[0]:.3g} of the rows that is wanted. Hold out another share."
+            f"{share[1] - share[0]:.3g} of the rows that is to be read. Hold out another share."
         )
     nothing = f"no rows, in {len(shards)} shard(s). Name shards with rows in them."
     return DataError(f"{shards[0].name}: {nothing}")

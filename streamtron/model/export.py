@@ -78,7 +78,7 @@ def export(model: LinearModel, path: str | os.PathLike[str], format: Format) -> 
     ['1', '-2', '0.5']
     """
     if format not in FORMATS:
-        raise SettingsError(f"format {format!r}: wanted one of {', '.join(FORMATS)}.")
+        raise SettingsError(f"format {format!r}: expected one of {', '.join(FORMATS)}.")
     return write_atomically(path, _WRITERS[format](model))
 
 

@@ -93,7 +93,7 @@ def load_any(
     numbers = _from_npy(path) if is_npy else _from_text(path)
     if loss is not None and (loss not in REGRESSION or classes is not None or numbers.ndim == 2):
         raise SettingsError(
-            f"{path}: loss {loss!r} of coefficients: wanted one of {', '.join(REGRESSION)}, one "
+            f"{path}: loss {loss!r} of coefficients: expected one of {', '.join(REGRESSION)}, one "
             "vector and no classes."
         )
     return _from_coefficients(path, numbers, index_base, bias_last, classes, loss)

@@ -68,7 +68,7 @@ def calibrate(
     if model.regression:
         raise SettingsError("the model predicts numbers, which have no probabilities to calibrate.")
     if method not in METHODS:
-        raise SettingsError(f"calibration {method!r}: wanted one of {', '.join(METHODS)}.")
+        raise SettingsError(f"calibration {method!r}: expected one of {', '.join(METHODS)}.")
     files = find_shards(as_paths(shards))
     two = model.kind == "two classes"
     scores = Scores(() if two else model.classes, held=MOST)

@@ -290,7 +290,7 @@ def read_record(path: Path) -> Record:
         with reading_from(where):
             record = parse_json(where.read_bytes())
         if record["run_version"] != RECORD_VERSION:
-            raise ValueError(f"version {record['run_version']}, wanted {RECORD_VERSION}")
+            raise ValueError(f"version {record['run_version']}, expected {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
         return Record(dict(record["settings"]), stamps, record.get("recipe"))
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:

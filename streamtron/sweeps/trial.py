@@ -178,7 +178,7 @@ def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
     if metric not in wanted:
         kind = "many classes" if first.one_vs_rest else "two classes"
         kind = "numbers" if first.regression else kind
-        raise SettingsError(f"metric {metric!r}: of {kind}, wanted one of {', '.join(wanted)}.")
+        raise SettingsError(f"metric {metric!r}: of {kind}, expected one of {', '.join(wanted)}.")
 
 
 def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:

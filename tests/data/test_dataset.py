@@ -352,7 +352,7 @@ def test_given_classes_fix_the_codes(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([("a", 1.0)] * 2, "all 2 rows have the label a: wanted two labels"),
+        ([("a", 1.0)] * 2, "all 2 rows have the label a: expected two labels"),
         ([("a", 1.0), ("b", 0.0)], "all rows of a weight above 0 have the label a"),
         ([("a", 0.0), ("b", 0.0)], "none of the 2 rows has a label and a weight above 0"),
         ([(None, 1.0)], "none of the 1 rows has a label: "),

@@ -22,7 +22,7 @@ with pa.ipc.new_stream(_sink, (_table := pa.table({"f0": [1, 2.5], "y": [1, -1]}
 STREAM = _sink.getvalue().to_pybytes()
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
-    "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: wanted two labels"),
+    "one.svm": ("1 1:1\n1 2:1\n", "all 2 rows have the label 1.0: expected two labels"),
     "empty.svm": ("", "no rows"),
     "joined.arrows": (STREAM * 2, f"{len(STREAM)} bytes behind the end of its stream, as of"),
 }

@@ -434,21 +434,21 @@ def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence,
     [
         ("age", "Wanted is NAME:KIND,OPTION=VALUE,…"),
         ("age:number,nul=0", "no option 'nul=0' of a number. Wanted are null, scale, bins"),
-        ("age:number,null=none", "null=none: wanted refuse, 0, column, mean"),
-        ("age:number,bins=x", "bins=x, wanted a whole number"),
+        ("age:number,null=none", "null=none: expected refuse, 0, column, mean"),
+        ("age:number,bins=x", "bins=x, expected a whole number"),
         ("age:number,bins=3,scale=standard", "and no scale beside them"),
-        ("city:category,min_count=0", "min_count=0: wanted 1 or more"),
-        ("d:date,parts=age,year", "parts=year: wanted age, weekday, hour, month"),
+        ("city:category,min_count=0", "min_count=0: expected 1 or more"),
+        ("d:date,parts=age,year", "parts=year: expected age, weekday, hour, month"),
         *(
-            (f"d:date,at={word}", f"at={word}: wanted a date such as 2026-01-31")
+            (f"d:date,at={word}", f"at={word}: expected a date such as 2026-01-31")
             for word in ("soon", "today", "now", "NaT", "2026", "2026-02", "2026-02-30")
         ),
         ("t:text,alternate_sign", "alternate_sign without hash_bits"),
         ("t:text,min_df=2,hash_bits=4", "choose words: no hash_bits then"),
         ("t:text,ngrams=2-1", "ngrams=2-1"),
-        ("t:text,hash_bits=31", "wanted 1 to 30"),
-        ("t:text,norm=max", "wanted l2, l1, none"),
-        ("t:text,null=0", "null=0: wanted refuse, empty"),
+        ("t:text,hash_bits=31", "expected 1 to 30"),
+        ("t:text,norm=max", "expected l2, l1, none"),
+        ("t:text,null=0", "null=0: expected refuse, empty"),
         ("t:text,token_pattern=(", "token_pattern='(': no regular expression"),
         ("t:text,token_pattern=(a)(b)", "2 groups"),
         *(
@@ -457,7 +457,7 @@ def test_a_column_that_does_not_fit_is_refused_with_what_to_give(spec, sentence,
         ),
     ],
 )
-def test_words_that_are_no_column_are_refused_with_what_is_wanted(spec, sentence):
+def test_words_that_are_no_column_are_refused_with_what_is_expected(spec, sentence):
     message = refused(lambda: Recipe.of(spec), SettingsError)
     assert sentence in message
     assert len(message) < 300

@@ -189,7 +189,7 @@ def test_what_has_no_meaning_with_a_text_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        ({"hash_bits": 31}, "wanted 1 to 30"),
+        ({"hash_bits": 31}, "expected 1 to 30"),
         ({"norm": 3}, "3"),
         ({"name": ["abc"]}, "'abc'"),
         ({"tfidf": True, "frequencies": "AAAA"}, ""),
@@ -199,7 +199,7 @@ def test_what_has_no_meaning_with_a_text_is_refused(tmp_path):
         ({"name": ""}, "without a name"),
         ({"documents": -5}, "documents is below 0"),
         ({"documents": 10**400}, "or beyond 2⁶³"),
-        ({"hash_bits": 30, "tfidf": True, "frequencies": ""}, "wanted 1 to 26 for tf-idf"),
+        ({"hash_bits": 30, "tfidf": True, "frequencies": ""}, "expected 1 to 26 for tf-idf"),
         ({"hash_bits": "8"}, "'8'"),
         ({"kind": "table"}, "'table'"),
         ({"tfidf": True}, "not counted"),

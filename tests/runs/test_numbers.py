@@ -130,7 +130,7 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
         assert found.metric == metric or found.metric == "r2"
         assert (found.best.settings.C, found.best.settings.intercept) == (1.0, "free")
     for extra, sentence in (
-        ({"loss": "huber", "metric": "f1"}, "of numbers, wanted one of r2, rmse, mae"),
+        ({"loss": "huber", "metric": "f1"}, "of numbers, expected one of r2, rmse, mae"),
         ({"loss": "huber,hinge"}, "losses of numbers beside losses of classes"),
         ({"loss": "huber", "settings": Settings()}, "the settings have the loss squared_hinge"),
     ):

@@ -239,13 +239,13 @@ def test_parts_refuse_what_they_cannot_train(settings, corpus):
 @pytest.mark.parametrize(
     ("names", "settings", "sentence"),
     [
-        ("bh", {}, "all 2 rows have the label 1.0: wanted two labels"),
-        ("bh", {"multiclass": True}, "all 2 rows have the label 1.0: wanted two labels"),
+        ("bh", {}, "all 2 rows have the label 1.0: expected two labels"),
+        ("bh", {"multiclass": True}, "all 2 rows have the label 1.0: expected two labels"),
         ("abd", {}, r"d\.svm: the same bytes as b\.svm"),
         ("ae", {}, r"e\.svm, line 1: the string 'x' as label, where the labels before are numbers"),
         ("zy", {}, "none of the 4 rows has a label and a weight above 0"),
         ("zy", {"loss": "huber"}, "none of the 4 rows has a label and a weight above 0"),
-        ("fg", {"multilabel": True}, "none of the 2 rows has a label: wanted one"),
+        ("fg", {"multilabel": True}, "none of the 2 rows has a label: expected one"),
     ],
 )
 def test_parts_refuse_what_one_reading_would_before_they_train(names, settings, sentence, tmp_path):

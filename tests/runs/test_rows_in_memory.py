@@ -156,7 +156,7 @@ def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
         (np.array([[{}], [1]]), [1, 0], r"X of object \(.*dict"),
         (np.eye(2), np.array([1, "a"], object), r"y of object \(.*labels of one kind"),
         (np.eye(2), np.array([2**64 - 1, 0], np.uint64), r"y of uint64 \("),
-        (np.eye(2), [1, 1], "one label|only one|all 2 rows|wanted two"),
+        (np.eye(2), [1, 1], "one label|only one|all 2 rows|expected two"),
         (pa.table({"label": [1, 0], "f0": [1.0, None]}), None, "null in column 'f0'"),
         (pa.table({"f0": [1.0]}), None, "^the rows given: no column for the labels"),
         (iter([_labelled("f0"), _labelled("f1")]), None, "f1 double after one with label"),

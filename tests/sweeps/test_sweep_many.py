@@ -145,8 +145,8 @@ def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, ru
 @pytest.mark.parametrize(
     ("shards", "words", "code", "part"),
     [
-        ("train held-out", "--multiclass --metric f1", 2, "metric 'f1': of many classes, wanted"),
-        ("two.svm two.svm", "--metric macro_f1", 2, "metric 'macro_f1': of two classes, wanted"),
+        ("train held-out", "--multiclass --metric f1", 2, "metric 'f1': of many classes, expected"),
+        ("two.svm two.svm", "--metric macro_f1", 2, "metric 'macro_f1': of two classes, expected"),
         ("two.svm two.svm", "--multiclass", 3, "two labels, ant and bee"),
         ("two.svm two.svm", "--multilabel", 0, ""),
     ],

@@ -60,9 +60,9 @@ class CategoryColumn(Column):
 
     def _check(self) -> None:
         if self.hash_bits is not None and not 1 <= self.hash_bits <= 30:
-            self.refuse(f"hash_bits={self.hash_bits}: wanted 1 to 30")
+            self.refuse(f"hash_bits={self.hash_bits}: expected 1 to 30")
         if self.min_count < 1 or (self.min_count > 1 and self.hash_bits is not None):
-            self.refuse(f"min_count={self.min_count}: wanted 1 or more, and not with hash_bits")
+            self.refuse(f"min_count={self.min_count}: expected 1 or more, and not with hash_bits")
 
     @staticmethod
     def _fits(type_: pa.DataType) -> bool:

@@ -67,9 +67,9 @@ class DateColumn(ScaledColumn):
                     raise ValueError
                 np.datetime64(date, "D")
             except ValueError:
-                self.refuse(f"at={date:.40}: wanted a date such as 2026-01-31")
+                self.refuse(f"at={date:.40}: expected a date such as 2026-01-31")
         if not self.parts or len(set(self.parts)) < len(self.parts):
-            self.refuse("parts: wanted each once, one at least")
+            self.refuse("parts: expected each once, one at least")
 
     @staticmethod
     def _fits(type_: pa.DataType) -> bool:

@@ -155,7 +155,7 @@ class NumberColumn(ScaledColumn):
         super()._check()
         edges = list(self.edges or (0.0, 1.0))
         if self.bins is not None and not (2 <= self.bins <= 10_000 and self.scale == "none"):
-            self.refuse("bins: wanted 2 to 10,000, and no scale beside them")
+            self.refuse("bins: expected 2 to 10,000, and no scale beside them")
         if len(edges) < 2 or edges != sorted(edges):
             self.refuse("edges that do not rise")
 

@@ -67,7 +67,7 @@ class Column(ABC):
         for name, values in {"null": self.NULLS, **self.CHOICES}.items():
             given = getattr(self, name)
             if wrong := {*(given if isinstance(given, tuple) else (given,))} - {*values}:
-                self.refuse(f"{name}={min(map(str, wrong)):.40}: wanted {', '.join(values)}")
+                self.refuse(f"{name}={min(map(str, wrong)):.40}: expected {', '.join(values)}")
         self._check()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def column_of(spec: str) -> Column:
         try:
             values[option] = _VALUES[known[option]].read(text)
         except (ValueError, KeyError) as error:
-            wrong = f"{option}={text:.40}, wanted {_VALUES[known[option]].words}"
+            wrong = f"{option}={text:.40}, expected {_VALUES[known[option]].words}"
             raise SettingsError(f"columns: {spec!r:.80}: {wrong}.") from error
     return kind(name, **values)
 

@@ -126,17 +126,17 @@ class TextColumn(Column):
         hashes = self.hash_bits is not None
         counts = self.min_df != 1 or self.max_df != 1.0 or self.most_features != MOST_WORDS
         for wrong, words in (
-            (not 1 <= low <= high <= 100, f"ngrams={low}-{high}: wanted 1 ≤ LOW ≤ HIGH ≤ 100"),
+            (not 1 <= low <= high <= 100, f"ngrams={low}-{high}: expected 1 ≤ LOW ≤ HIGH ≤ 100"),
             (
                 hashes and not 1 <= (self.hash_bits or 0) <= most,
-                f"hash_bits={self.hash_bits}: wanted 1 to {most} for {what}",
+                f"hash_bits={self.hash_bits}: expected 1 to {most} for {what}",
             ),
             (hashes and counts, "min_df, max_df and most_features choose words: no hash_bits then"),
             (self.alternate_sign and not hashes, "alternate_sign without hash_bits"),
             (self.alternate_sign and self.sublinear_tf, "sublinear_tf of counts with signs"),
             (not 0 <= self.documents < 2**63, "documents is below 0 or beyond 2⁶³"),
-            (self.min_df < 0 or self.max_df < 0, "min_df and max_df: wanted 0 or more"),
-            (self.most_features < 1, "most_features: wanted 1 or more"),
+            (self.min_df < 0 or self.max_df < 0, "min_df and max_df: expected 0 or more"),
+            (self.most_features < 1, "most_features: expected 1 or more"),
         ):
             if wrong:
                 self.refuse(words)
@@ -145,7 +145,7 @@ class TextColumn(Column):
     def _check_pattern(self) -> None:
         try:
             if len(self.token_pattern) > LONGEST_PATTERN:
-                raise ValueError(f"wanted at most {LONGEST_PATTERN:,} characters")
+                raise ValueError(f"expected at most {LONGEST_PATTERN:,} characters")
             groups = re.compile(self.token_pattern).groups
         except (re.error, ValueError, OverflowError, RecursionError) as error:
             pattern = f"token_pattern={self.token_pattern!r:.99}"
