@@ -137,7 +137,10 @@ def test_coefficients_and_weights_of_numbers_need_their_loss_and_no_classes(tmp_
     assert model.predict(np.eye(2)).tolist() == [1.5, -1.5]
     huber = {"settings": {"loss": "huber"}}
     for action, sentence in (
-        (lambda: streamtron.load(tmp_path / "w.npy", index_base=0, loss="hinge"), "expected one of"),
+        (
+            lambda: streamtron.load(tmp_path / "w.npy", index_base=0, loss="hinge"),
+            "expected one of",
+        ),
         (lambda: make_model([1.0], 0.0, (0.0, 1.0), **huber), "a regression has no classes"),
         (lambda: make_model(np.eye(3), np.zeros(3), (), **huber), "a regression has no classes"),
         (lambda: model.predict_proba(np.eye(2)), "no probabilities"),
