@@ -285,6 +285,7 @@ def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, number: int) -> li
                 future.set_result(prepared)
             except BaseException as error:
                 future.set_exception(error)
+                return  # nothing is begun after an error; what came before it is under way
 
     # daemons: the end of the program does not wait for a store that hangs
     named = partial(threading.Thread, target=work, name=THREAD_NAME, daemon=True)
