@@ -174,6 +174,7 @@ class _Ascent:
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = self.refined = False
+        self.seen = EXACT  # the gap that the last pass has seen, in this round
         self.total = np.zeros(len(problem.running.w) + 1)  # of a/b after later mini-epochs
         self.summed = 0
 
@@ -188,7 +189,7 @@ class _Ascent:
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = self._round(promise=1.0 if first else PASSING)
-            if first and self.moved and self._looks_unsolved():
+            if first and self.moved and not self.promised and self._looks_unsolved():
                 primal = self._estimated_primal()
                 self.gaps.append(1.0 - self.problem.objective / primal if primal > 0.0 else 1.0)
             else:
@@ -240,13 +241,13 @@ class _Ascent:
         problem.moved[:] = 0
         self._mini_epoch(None)
         live = np.flatnonzero((problem.moved != 0) | (problem.counts != 0))
-        self.moved, self.promised = running.updates > updates, False
+        self.moved, self.promised, self.seen = running.updates > updates, False, EXACT
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
             running.scalars[kernels.LOSS] = 0.0
             self._mini_epoch(live)
-            if problem.remainder is None and self._looks_solved(promise * self.target):
+            if problem.remainder is None and self._ends_solved(promise * self.target):
                 self.promised = True
                 break
             left -= 1
@@ -289,6 +290,15 @@ class _Ascent:
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises so small a gap."""
         return self.problem.objective >= (1.0 - target) * self._estimated_primal()
+
+    def _ends_solved(self, target: float) -> bool:
+        """Whether so small a gap is promised at the end of a pass, at the rate of the last two:
+        rows were seen half a pass before it, on average."""
+        primal = self._estimated_primal()
+        gap = max(1.0 - self.problem.objective / primal, 0.0) if primal > 0.0 else 0.0
+        shrinks = math.sqrt(min(1.0, gap / self.seen))
+        self.seen = max(gap, EXACT)
+        return gap * shrinks <= target
 
     def _estimated_primal(self) -> float:
         """½ s₀² ‖w‖² + the loss of rows visited since that was set to 0: no bound, for a moved."""
