@@ -89,7 +89,7 @@ def readonly(dtype: types.Type) -> types.Array:
 
 
 _ROWS = types.NamedTuple(
-    [readonly(types.int64), readonly(types.uint32), readonly(types.float32)], Rows
+    [readonly(types.int64), readonly(types.uint32), readonly(types.float32), types.int64], Rows
 )
 _F8, _I8 = types.float64[::1], types.int64[::1]
 _MATRIX = types.float64[:, ::1]
@@ -159,6 +159,11 @@ def helper(function):
     return njit(**_OPTIONS, no_cpython_wrapper=True)(function)
 
 
+def inlined(function):
+    """Decorate a small function of which every call costs: it becomes a part of its callers."""
+    return njit(**_OPTIONS, no_cpython_wrapper=True, forceinline=True)(function)
+
+
 AHEAD, WEIGHTS_AHEAD = 8, 2
 """Rows between the one visited and those of which the nonzeros, and the weights of their columns,
 are prefetched. In random order the processor's own prefetch fails: visits are 2.5 times faster with
@@ -185,11 +190,10 @@ def _fetch(typing_context, array, place):
     return types.void(array, place), generate
 
 
-@helper
+@inlined
 def _fetch_ahead(rows, order, n, squares, delta2, counts, w):
     """Prefetch the row visited ``AHEAD`` visits after the n-th, the weights of a nearer one, and
-    the offsets of later ones. Free of branches, and so inlined: a call would count references with
-    locked instructions."""
+    the offsets of later ones. A call would count references with locked instructions."""
     i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
     _fetch(delta2, i)
@@ -197,7 +201,7 @@ def _fetch_ahead(rows, order, n, squares, delta2, counts, w):
     _fetch_weights_ahead(rows, order, n, w)
 
 
-@helper
+@inlined
 def _fetch_weights_ahead(rows, order, n, w):
     """Prefetch the weights of the row visited ``WEIGHTS_AHEAD`` visits after the n-th."""
     i = np.uintp(order[np.uintp(min(n + WEIGHTS_AHEAD, len(order) - 1))])
@@ -205,7 +209,7 @@ def _fetch_weights_ahead(rows, order, n, w):
         _fetch(w, rows.indices[j])
 
 
-@helper
+@inlined
 def _fetch_row_ahead(rows, order, n):
     """Prefetch the nonzeros of that row alone; return the row."""
     last = len(order) - 1
@@ -214,8 +218,15 @@ def _fetch_row_ahead(rows, order, n):
     start, stop = np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])
     for j in range(start, stop, np.uintp(_LINE)):
         _fetch(rows.indices, j)
-        _fetch(rows.values, j)
+        _fetch(rows.values, _place(rows, i, j))
     return i
+
+
+@inlined
+def _place(rows, i, j):
+    """Where the value of nonzero j, of row i, is: at j; at first + i where each row has one."""
+    by_nonzero = np.uintp(rows.first >> np.int64(63))  # all bits, or none
+    return j & by_nonzero | (np.uintp(rows.first) + np.uintp(i)) & ~by_nonzero
 
 
 @helper
@@ -223,7 +234,7 @@ def _dot(rows, i, w):
     """x_i · w, summed in row order."""
     total = 0.0
     for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-        total += rows.values[j] * w[rows.indices[j]]
+        total += rows.values[_place(rows, i, j)] * w[rows.indices[j]]
     return total
 
 
@@ -231,7 +242,7 @@ def _dot(rows, i, w):
 def _plus(rows, i, factor, w):
     """w ← w + factor x_i in place, where ‖x_i‖² is known."""
     for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-        w[rows.indices[j]] += factor * np.float64(rows.values[j])
+        w[rows.indices[j]] += factor * np.float64(rows.values[_place(rows, i, j)])
 
 
 @helper
@@ -271,7 +282,7 @@ def squared_norms(rows, squares):
     for i in range(len(squares)):
         square = 0.0
         for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-            value = np.float64(rows.values[j])
+            value = np.float64(rows.values[_place(rows, i, j)])
             square += value * value
         squares[i] = square
 
@@ -848,7 +859,7 @@ def add_counts(rows, order, signs, counts, fresh, low, first, stop):
             column = rows.indices[j]
             if column < first or column >= stop:
                 continue
-            value = factor * np.float64(rows.values[j])
+            value = factor * np.float64(rows.values[_place(rows, i, j)])
             old = fresh[column]
             new = old + value
             grown = new - old
@@ -1004,7 +1015,7 @@ def gram_diagonal(rows, factors, rho, total):
     for i in range(len(factors)):
         if factors[i] != 0.0:
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-                value = np.float64(rows.values[j])
+                value = np.float64(rows.values[_place(rows, i, j)])
                 total[rows.indices[j]] += factors[i] * (value * value)
             total[len(total) - 1] += factors[i] * (rho * rho)
 
@@ -1042,7 +1053,8 @@ def gram_block(rows, factors, rho, places, gram):
                 place = places[rows.indices[j]]
                 if place >= 0:
                     rises &= number == 0 or place > held[number - np.uintp(1)]
-                    held[number], values[number] = place, np.float64(rows.values[j])
+                    held[number] = place
+                    values[number] = np.float64(rows.values[_place(rows, i, j)])
                     number += np.uintp(1)
             if last >= 0:
                 held[number], values[number] = last, rho
@@ -1185,18 +1197,6 @@ renumber_short = kernel(types.boolean(_READ_U2, _READ_U4, _U4))(_renumbered)
 renumber = kernel(types.boolean(_READ_U4, _READ_U4, _U4))(_renumbered)
 
 
-@kernel(types.void(_ORDER, readonly(types.float32), types.float32[::1], _F8))
-def spread_values(indptr, of_rows, values, squares):
-    """The value of each row at all of its nonzeros into ``values``, and ‖x_i‖² into ``squares``, as
-    ``squared_norms`` sums it; both are changed in place."""
-    for i in range(len(of_rows)):
-        square, value = 0.0, np.float64(of_rows[i])
-        for j in range(np.uintp(indptr[i]), np.uintp(indptr[i + 1])):
-            values[j] = of_rows[i]
-            square += value * value
-        squares[i] = square
-
-
 @kernel(types.void(_ROWS, _I8, types.uint32[::1], types.float32[::1]))
 def transpose(rows, places, indices, values):
     """The nonzeros column by column: the row of each into ``indices``, its value into ``values``.
@@ -1204,7 +1204,7 @@ def transpose(rows, places, indices, values):
     for i in range(np.uintp(len(rows.indptr) - 1)):
         for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
             place = np.uintp(places[rows.indices[j]])
-            indices[place], values[place] = np.uint32(i), rows.values[j]
+            indices[place], values[place] = np.uint32(i), rows.values[_place(rows, i, j)]
             places[rows.indices[j]] += 1
 
 
@@ -1343,13 +1343,17 @@ def loss_along(phi, margins, slopes, cost, theta, found):
 
 @kernel(types.void(_ROWS, _ORDER, types.int64[::1], types.uint32[::1], types.float32[::1]))
 def copy_rows(rows, chosen, indptr, indices, values):
-    """Copy the rows at positions ``chosen`` to ``indices`` and ``values``; the offsets after the
-    first of ``indptr`` (int64, shape (len(chosen) + 1,)) are written, each by a length more."""
+    """Copy the rows at positions ``chosen`` to ``indices`` and ``values``, one a nonzero or one a
+    row as the rows have them; the offsets after the first of ``indptr`` (int64, shape
+    (len(chosen) + 1,)) are written, each by a length more."""
     place = np.uintp(0)
     for n in range(len(chosen)):
         i = chosen[n]
+        if rows.first >= 0:
+            values[n] = rows.values[rows.first + i]
         for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
             indices[place] = rows.indices[j]
-            values[place] = rows.values[j]
+            if rows.first < 0:
+                values[place] = rows.values[j]
             place += np.uintp(1)
         indptr[n + 1] = indptr[n] + (rows.indptr[i + 1] - rows.indptr[i])

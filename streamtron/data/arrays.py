@@ -17,6 +17,7 @@ from streamtron.data.blocks import (
     chunk_cutter,
     chunk_of,
     make_chunk,
+    one_a_row,
     squares_of,
 )
 from streamtron.data.dataset import facts_of_one, ranked
@@ -75,9 +76,17 @@ class MemoryData:
             self.numbers, indices = ranked(indices)
         own_weights = None if weights is None or all_ones(weights) else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
-        squares = squares_of(indptr, indices, values)
+        squares, firsts = squares_of(indptr, indices, values), one_a_row(indptr, values)
         self._batch = RowBatch(
-            indptr, indices, values, own_codes, [*labels], own_weights, str, squares=squares
+            indptr,
+            indices,
+            values if firsts is None else firsts,
+            own_codes,
+            [*labels],
+            own_weights,
+            str,
+            squares=squares,
+            by_row=firsts is not None,
         )
         self.labels = self._batch.classes
         self.rows, self.nonzeros = self._batch.rows, self._batch.nonzeros
@@ -90,7 +99,8 @@ class MemoryData:
         known = ShardFacts()
         for chunk in self._chunks:  # summed as those of a shard
             known.add(slice_batch(self._batch, chunk.first_row, chunk.first_row + chunk.rows))
-        self.facts = facts_of_one(known, len(self.labels))
+        facts = facts_of_one(known, len(self.labels))
+        self.facts = facts._replace(by_row=self._batch.by_row)
         borders = [
             chunk.first_row + border
             for number, chunk in enumerate(self._chunks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core import rows as chunk
-from streamtron.core.rows import Chunk, freeze, make_rows
+from streamtron.core.rows import Chunk, Rows, freeze, make_rows
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 _AT_ONCE = 1 << 25
@@ -79,7 +79,11 @@ def join(parts: Sequence[RowBatch]) -> RowBatch:
 
 
 def join_rows(
-    parts: Sequence[RowBatch], indices: NDArray[np.uint32], values: NDArray[np.float32] | None
+    parts: Sequence[RowBatch],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    *,
+    by_row: bool = False,
 ) -> RowBatch:
     """Join rows whose columns and values are joined already."""
     weights = _or_ones([part.weights for part in parts], [part.rows for part in parts])
@@ -95,6 +99,7 @@ def join_rows(
         partial(_place_among, [(part.rows, part.place) for part in parts]),
         _join_offsets(offsets) if offsets else None,
         np.concatenate(squares) if len(squares) == len(parts) else None,
+        by_row,
     )
 
 
@@ -128,13 +133,16 @@ def _place_among(parts: Sequence[tuple[int, Callable[[int], str]]], row: int) ->
 
 
 def squares_of(
-    indptr: NDArray[np.int64], indices: NDArray[np.uint32], values: NDArray[np.float32] | None
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    values: NDArray[np.float32] | None,
+    first: int = -1,
 ) -> NDArray[np.float64]:
-    """Compute ‖x_k‖² of rows in CSR; ``values`` None = all are 1."""
+    """Compute ‖x_k‖² of ``Rows``; ``values`` None = all are 1."""
     if values is None:
         return np.diff(indptr).astype(np.float64)
     squares = np.empty(len(indptr) - 1)
-    kernels.squared_norms(make_rows(indptr, indices, values), squares)
+    kernels.squared_norms(make_rows(indptr, indices, values, first), squares)
     return squares
 
 
@@ -143,20 +151,12 @@ def all_ones(array: NDArray[np.floating]) -> bool:
     return bool((array[:64] == 1).all() and (array == 1).all())
 
 
-@lru_cache
-def _ones(bits: int) -> NDArray[np.float32]:
-    """Return 2^bits ones, read-only and shared by all callers."""
-    ones = np.ones(1 << bits, np.float32)
-    freeze(ones)
-    return ones
-
-
 def make_chunk(batch: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
     """Make rows with known ‖x_k‖² a chunk; ``ranges`` are their numbers in the whole data."""
-    values, count = batch.values, batch.nonzeros
+    values, by_row = batch.values, batch.by_row or batch.values is None
     if values is None:
-        values = _ones(count.bit_length())[:count]
-    rows = make_rows(batch.indptr, batch.indices, values)
+        values = np.ones(batch.rows, np.float32)
+    rows = make_rows(batch.indptr, batch.indices, values, 0 if by_row else -1)
     assert batch.squares is not None
     optional = (batch.code_offsets, batch.weights)
     freeze(batch.codes, batch.squares, *(array for array in optional if array is not None))
@@ -172,7 +172,22 @@ def chunk_of(rows: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
     if rows.values is not None:
         values = np.concatenate([part.values for part in parts if part.values is not None])
     indices = np.concatenate([part.indices for part in parts])
-    return make_chunk(join_rows(parts, indices, values), ranges)
+    return make_chunk(join_rows(parts, indices, values, by_row=rows.by_row), ranges)
+
+
+def one_a_row(indptr: NDArray[np.int64], values: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """Return the value of each row, where those of a row are equal; else None. Of an empty row 1.
+
+    >>> one_a_row(np.array([0, 2, 2, 3]), np.array([3.0, 3.0, 5.0], np.float32)).tolist()
+    [3.0, 1.0, 5.0]
+    """
+    lengths = np.diff(indptr)
+    if len(values) and values[0] != values[indptr[np.flatnonzero(lengths)[0] + 1] - 1]:
+        return None
+    firsts, some = np.ones(len(lengths), np.float32), lengths > 0
+    firsts[some] = values[indptr[:-1][some]]
+    bits = values.view(np.uint32)  # -0 is another value than 0
+    return firsts if np.array_equal(np.repeat(firsts.view(np.uint32), lengths), bits) else None
 
 
 class RowCutter:
@@ -239,3 +254,8 @@ def cut_blocks(part: RowBatch, number: int) -> list[RowBatch]:
     """Cut the rows of a shard's chunk into its blocks, as views."""
     borders = block_borders(part.rows, number)
     return [slice_batch(part, start, stop) for start, stop in pairwise(borders)]
+
+
+def has_one_value_a_row(rows: Rows) -> bool:
+    """Tell whether the nonzeros of each row are equal."""
+    return rows.by_row or one_a_row(rows.indptr - rows.indptr[0], rows.spread()) is not None

@@ -208,9 +208,10 @@ class Dataset(AbstractContextManager["Dataset"]):
             return
         entries = [slot.entry for slot in self._slots]
         starts = [*accumulate((entry.nonzeros for entry in entries), initial=0)]
-        indices = np.empty(starts[-1], np.uint32)
-        stored = any(entry.values != "none" for entry in entries)
-        values = np.empty(starts[-1] if stored else 0, np.float32)
+        by_row, firsts = self.facts.by_row, starts
+        if by_row:
+            firsts = [*accumulate((entry.rows for entry in entries), initial=0)]
+        indices, values = np.empty(starts[-1], np.uint32), np.empty(firsts[-1], np.float32)
         parts: list[RowBatch | None] = [None] * len(entries)
         check_all_unchanged(self.shards)
 
@@ -218,17 +219,14 @@ class Dataset(AbstractContextManager["Dataset"]):
             most = max((entries[number].stored_columns for number in numbers), default=0)
             room = np.empty(most, np.uint8)
             for number in numbers:
-                span = slice(starts[number], starts[number + 1])
-                part = self._slots[number].read(
-                    indices[span], values[span] if stored else None, room
-                )
+                held = indices[starts[number] : starts[number + 1]]
+                their_values = values[firsts[number] : firsts[number + 1]]
+                part = self._slots[number].read(held, their_values, room, by_row=by_row)
                 parts[number] = part._replace(indices=indices[:0], values=None)
 
         opened_threads().work(read, _stretches(entries))
         rows = [part for part in parts if part is not None]
-        if not stored:
-            values = np.ones(starts[-1], np.float32)
-        self._batch = join_rows(rows, indices, values) if rows else _no_rows()
+        self._batch = join_rows(rows, indices, values, by_row=by_row) if rows else _no_rows()
         known = [made.contents for made in self._prepared if made.contents and not made.bytes]
         self._count(sum(c.nonzeros for c in known), sum(c.bytes for c in known))
         chunk = make_chunk(self._batch, ((0, self.rows),))
@@ -254,7 +252,8 @@ class Dataset(AbstractContextManager["Dataset"]):
 
         def read() -> Generator[Chunk]:
             check_all_unchanged(self.shards)
-            reader = self._idle.pop() if self._idle else GroupReader()
+            by_row = self.facts.by_row
+            reader = self._idle.pop() if self._idle else GroupReader(by_row=by_row)
             try:
                 for group in groups():
                     slots = [self._slots[number] for number in group]
@@ -493,7 +492,8 @@ def _facts_of(
 ) -> Facts:
     """Join what is known of the shards, in their order."""
     known = [file.contents.facts for file in files]
-    return _joined([*zip(known, codes, strict=True)], labels)
+    by_row = all(entry.values != "all" for file in files for entry in file.contents.entries)
+    return _joined([*zip(known, codes, strict=True)], labels)._replace(by_row=by_row)
 
 
 def _joined(known: Sequence[tuple[dict[str, Any], NDArray[np.int32]]], labels: int) -> Facts:

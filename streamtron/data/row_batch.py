@@ -30,7 +30,7 @@ class RowBatch(NamedTuple):
     ``codes`` point into ``classes`` (this batch's own table, in order of appearance), -1 = no
     label, or are targets (``Codes``), and then there are no classes; with ``code_offsets``
     (``Offsets``) a row's are all different and none is -1. ``values`` and ``weights`` are None
-    where all are 1, ``squares`` where ‖x_k‖² is not known yet.
+    where all are 1, ``squares`` where ‖x_k‖² is not known yet. ``by_row`` : each row has one value.
     ``place(i)`` names row i of the batch for a message: ``"part-0007.svm, line 1204"``.
     """
 
@@ -43,6 +43,7 @@ class RowBatch(NamedTuple):
     place: Callable[[int], str]
     code_offsets: NDArray[np.int64] | None = None
     squares: NDArray[np.float64] | None = None
+    by_row: bool = False
 
     @property
     def rows(self) -> int:
@@ -74,16 +75,18 @@ def take_rows(batch: RowBatch, rows: slice | NDArray[np.int64]) -> RowBatch:
     place, numbers = batch.place, range(batch.rows)[rows] if isinstance(rows, slice) else rows
     indptr, stored = _part(batch.indptr, rows)
     offsets, labels = (None, rows) if (of := batch.code_offsets) is None else _part(of, rows)
+    values = batch.values
     return RowBatch(
         indptr,
         batch.indices[stored],
-        None if batch.values is None else batch.values[stored],
+        None if values is None else values[rows if batch.by_row else stored],
         batch.codes[labels],
         batch.classes,
         None if batch.weights is None else batch.weights[rows],
         lambda i: place(int(numbers[i])),
         offsets,
         None if batch.squares is None else batch.squares[rows],
+        batch.by_row,
     )
 
 

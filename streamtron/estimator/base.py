@@ -36,7 +36,7 @@ from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import Job, opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
 from streamtron.runs.learners import Training, against_rest
-from streamtron.runs.memory import DataSize, fits_in_memory, plan_memory
+from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import certificate_of, in_order, sign_of_learner
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
@@ -251,7 +251,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             and all(past.rho == settings.augmentation for past in self._past)  # of the bias
         )
         data = rows.data()
-        size = DataSize(data.rows, data.columns, data.nonzeros)
+        size = size_of(data)
         if not fits_in_memory(settings, size):
             data.held = None
         learners = learners_of(rows, data, settings, self.class_weight)

@@ -78,7 +78,7 @@ def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
         )
     known = columns < model.columns
     out_of_range = len(known) - int(np.count_nonzero(known))
-    values, indptr = rows.values[start:stop], rows.indptr - start
+    values, indptr = rows.spread(), rows.indptr - start
     if out_of_range:
         values, columns = values[known], columns[known]
         indptr = np.concatenate(([0], np.cumsum(known)))[indptr]

@@ -167,7 +167,7 @@ def _explain_row(
     start, stop = rows.indptr.tolist()
     columns = rows.indices[start:stop].astype(np.int64) - model.index_base
     inside = columns < model.columns
-    columns, values = columns[inside], rows.values[start:stop][inside].astype(np.float64)
+    columns, values = columns[inside], rows.spread()[inside].astype(np.float64)
     directions = []
     for direction, decision in zip(model.directions(), decisions.reshape(-1).tolist(), strict=True):
         weights = direction.weights[columns]
@@ -206,8 +206,7 @@ def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, R
         with open_one(shard, reading) as source:
             for chunk in source.chunks():
                 if 0 <= (at := number - first_row) < len(chunk):
-                    indptr, indices, values = chunk.rows
-                    return shard.name, Rows(indptr[at : at + 2], indices, values)
+                    return shard.name, chunk.rows.part(at, at + 1)
                 first_row += len(chunk)
     if not first_row:
         raise no_rows(files)

@@ -17,6 +17,7 @@ from streamtron.core.rows import NO_FACTS, without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
+from streamtron.data.blocks import has_one_value_a_row
 from streamtron.data.formats.number_column import Moments
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.profile import guesses, look_at
@@ -250,9 +251,11 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     ) as source:
         counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments.of(np.zeros(0), 0)
         occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
+        by_row = True
         for chunk in source.chunks():
             columns = np.unique(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])])
             occurring = np.union1d(occurring, columns)
+            by_row = by_row and has_one_value_a_row(chunk.rows)
             missing, offsets = without_label(chunk.codes), chunk.code_offsets
             unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
             if reading.numbers:
@@ -264,7 +267,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         assert source.manifest is not None
         several = settings.one_vs_rest or len(source.labels) > 2
         learners = len(source.labels) if several and not settings.regression else 1
-        size = DataSize(source.manifest.rows, len(occurring), source.manifest.nonzeros)
+        size = DataSize(source.manifest.rows, len(occurring), source.manifest.nonzeros, by_row)
         plan = plan_memory(settings, machine, size, learners, or_say=True)
         return {
             "kind": "shards",

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, row_bytes
 from streamtron.core.text import format_size
 from streamtron.data import Dataset
+from streamtron.data.arrays import MemoryData
 from streamtron.solver import stages
 from streamtron.solver.duals import IN_MEMORY, PAGE
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.hessian import HEAD
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
-from streamtron.solver.row_store import NONZERO_BYTES
-from streamtron.solver.row_store import ROW_BYTES as ACTIVE_ROW_BYTES
 
 LEARNER_BYTES = 8 * 5
 """A column, for every learner while it scans: the running weights, those that are scanned, those
@@ -84,21 +83,22 @@ class Need(NamedTuple):
 
 
 class DataSize(NamedTuple):
-    """Rows, columns that occur, and nonzeros of data."""
+    """Rows, columns that occur, and nonzeros of data; ``by_row`` : see ``core.rows.Rows``."""
 
     rows: int
     columns: int
     nonzeros: int
+    by_row: bool = False
 
     @property
     def row_bytes(self) -> int:
         """What all rows take in memory, as they count against the active set."""
-        return NONZERO_BYTES * self.nonzeros + ACTIVE_ROW_BYTES * self.rows
+        return int(row_bytes(self.nonzeros, self.rows, by_row=self.by_row))
 
 
-def size_of(data: Dataset) -> DataSize:
+def size_of(data: Dataset | MemoryData) -> DataSize:
     """Return the size of a data set."""
-    return DataSize(data.rows, data.columns, data.nonzeros)
+    return DataSize(data.rows, data.columns, data.nonzeros, data.facts.by_row)
 
 
 def fits_in_memory(settings: Settings, size: DataSize) -> bool:
@@ -117,7 +117,7 @@ def memory_needed(
     >>> [need.size // 10**6 for need in needs]
     [215, 120, 4, 104, 17, 26, 16, 8, 0]
     """
-    rows, columns, nonzeros = size
+    rows, columns, nonzeros, _ = size
     holds_all = fits_in_memory(settings, size)
     solving = min(learners, threads)
     training = max(
@@ -217,7 +217,7 @@ def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0
     >>> [need.size // 10**6 for need in needs]
     [215, 0, 168, 12, 33]
     """
-    rows, columns, nonzeros = size
+    rows, columns, nonzeros, _ = size
     chunk = min(BLOCK_NONZEROS, nonzeros)
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),

@@ -223,7 +223,7 @@ def _count_readings(
         plans, _records_of(job.data, (plan.shards for plan in plans)), strict=True
     ):
         rows, nonzeros = (sum(getattr(s, name) for s in shards) for name in ("rows", "nonzeros"))
-        if fits_in_memory(plan.settings, DataSize(rows, data.columns, nonzeros)):
+        if fits_in_memory(plan.settings, DataSize(rows, data.columns, nonzeros, data.facts.by_row)):
             held += nonzeros
         else:
             read += readings * nonzeros
@@ -300,9 +300,9 @@ def _report(parts: Parts) -> dict[str, Any]:
     }
 
 
-def _row_bytes(records: Iterable[ShardRecord]) -> int:
+def _row_bytes(records: Iterable[ShardRecord], *, by_row: bool) -> int:
     """Return what the rows of shards take in memory."""
-    return sum(DataSize(shard.rows, 0, shard.nonzeros).row_bytes for shard in records)
+    return sum(DataSize(shard.rows, 0, shard.nonzeros, by_row).row_bytes for shard in records)
 
 
 def _plans_of(job: PartsTraining) -> list[PartPlan]:
@@ -310,7 +310,8 @@ def _plans_of(job: PartsTraining) -> list[PartPlan]:
     data, settings = job.data, job.training.settings
     assert settings.parts is not None
     dealt = deal(data.shards, settings.parts)
-    most = max(map(_row_bytes, _records_of(data, dealt)))
+    by_row = data.facts.by_row
+    most = max(_row_bytes(records, by_row=by_row) for records in _records_of(data, dealt))
     active_set = min(settings.active_set_bytes // settings.parts, most)
     part_settings = settings.but(active_set=active_set, tol=max(settings.tol, START_GAP))
     return [

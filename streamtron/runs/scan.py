@@ -21,7 +21,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Listener, ReadingDone, ReadingStarted
 from streamtron.core.executor import Executor
 from streamtron.core.files import scratch_directory
-from streamtron.core.rows import Label, freeze
+from streamtron.core.rows import Facts, Label, freeze
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile
 from streamtron.data.cache.flat_file import Columns
 from streamtron.solver.duals import Counts, split
@@ -88,14 +88,15 @@ class Scans:
                 task._replace(rooms=tuple(map(room, learners))) if hold else task
                 for task in scan_tasks(data, counts)
             )
-            where = data.reading, os.path.abspath(data.directory), data.labels, data.numbers
-            blocks = self.executor(scan_shard, tasks, requests, *where)
+            where = data.reading, os.path.abspath(data.directory)
+            known = data.labels, data.numbers, data.facts
+            blocks = self.executor(scan_shard, tasks, requests, *where, *known)
         rows = nonzeros = 0
         for block in blocks:
             rows, nonzeros = rows + block.rows, nonzeros + block.nonzeros
             data.nonzeros_read += block.nonzeros * (data.held is None)
             self.listen(ChunkDone(self.reading, rows, nonzeros))
-            freeze(*block.held)  # a worker's copy is not
+            freeze(*block.held[:3])  # a worker's copy is not
             yield block
 
     def _certificate(self, learner: Learner) -> Certificate:
@@ -178,6 +179,7 @@ def scan_shard(
     directory: str,
     labels: Sequence[Label],
     numbers: Columns,
+    facts: Facts,
 ) -> Iterator[BlockScan]:
     """Scan the blocks of a shard, in the labels and ranks of all; it is prepared anew by a worker
     that does not see the directory of the prepared files."""
@@ -189,6 +191,7 @@ def scan_shard(
             directory = stack.enter_context(scratch_directory("streamtron-"))
         expected = Expected(classes=labels, allow_duplicate=True, allow_empty=True)
         shard = Dataset.prepare([task.shard], reading, Preparing(directory), expected, numbers)
+        shard.facts = facts
         try:
             chunks = stack.enter_context(shard).chunks()
             yield from scan_blocks(chunks, requests, counts, task.rooms)

@@ -153,7 +153,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
         lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
         curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
         outside.squares += kernels.dot(lengths, curved.astype(np.float64))
-        part = rows._replace(indptr=rows.indptr[first : stop + 1])
+        part = rows.part(first, stop)
         far = np.where(near, 0.0, cost)[first:stop]
         outside.add(part, targets.signs[first:stop], far, rho, terms)
         if stop < number:

@@ -90,7 +90,9 @@ class EarlierData:
         rows, targets = learner.active.rows, learner.active.targets
         present = np.flatnonzero(targets.signs)
         active = ActiveSet(sys.maxsize)
-        rows = make_rows(rows.indptr, numbers.astype(np.uint32)[rows.indices], rows.values)
+        rows = make_rows(
+            rows.indptr, numbers.astype(np.uint32)[rows.indices], rows.values, rows.first
+        )
         active.add(rows, present, targets.take(present))
         if not len(active):
             return

@@ -77,7 +77,7 @@ def parts(
         yield rows, *arrays
         return
     for span in cuts:
-        part = rows._replace(indptr=rows.indptr[span.start : span.stop + 1])
+        part = rows.part(span.start, span.stop)
         yield part, *(array[span] for array in arrays)
 
 
@@ -167,7 +167,7 @@ class BlockSums:
 
         def add_block(number: int) -> None:
             start, stop = self._borders[number : number + 2]
-            block = self._rows._replace(indptr=self._rows.indptr[start : stop + 1])
+            block = self._rows.part(start, stop)
             room = rooms[0 if single else number - 1] if number else total
             add(kernel, block, self._factors[start:stop], *leading, room, share=self._share)
             if number and single:
@@ -196,14 +196,16 @@ def gathered(rows: Rows, factors: Vector) -> tuple[Rows, Vector]:
     nonzeros = int(indptr[-1])
     if nonzeros > GATHERED * (rows.indptr[-1] - rows.indptr[0]):
         return rows, factors
-    indices, values = np.empty(nonzeros, np.uint32), np.empty(nonzeros, np.float32)
+    indices = np.empty(nonzeros, np.uint32)
+    values = np.empty(len(chosen) if rows.by_row else nonzeros, np.float32)
     borders = np.linspace(0, len(chosen), 2 + nonzeros // NONZEROS_A_CALL).astype(np.int64)
     for start, stop in itertools.pairwise(borders.tolist()):
-        place = slice(indptr[start], indptr[stop])
+        place, some = slice(indptr[start], indptr[stop]), slice(start, stop)
+        their_values = values[some if rows.by_row else place]
         kernels.copy_rows(
-            rows, chosen[start:stop], indptr[start : stop + 1], indices[place], values[place]
+            rows, chosen[some], indptr[start : stop + 1], indices[place], their_values
         )
-    return make_rows(indptr, indices, values), factors[chosen]
+    return make_rows(indptr, indices, values, 0 if rows.by_row else -1), factors[chosen]
 
 
 def add_gram(

@@ -296,7 +296,7 @@ def by_column(rows: Rows, columns: int) -> Rows:
     """Return the nonzeros of rows column by column, as rows of the transposed matrix.
 
     >>> rows = make_rows(np.array([0, 2, 3]), np.array([0, 2, 2]), np.array([4.0, 5.0, 6.0]))
-    >>> [part.tolist() for part in by_column(rows, 3)]
+    >>> [array.tolist() for array in by_column(rows, 3)[:3]]
     [[0, 1, 1, 3], [0, 0, 1], [4.0, 5.0, 6.0]]
     """
     numbers = np.zeros(columns + 1, dtype=np.int64)

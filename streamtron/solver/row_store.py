@@ -8,11 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Rows, freeze, make_rows
+from streamtron.core.rows import Rows, freeze, make_rows, row_bytes
 from streamtron.solver.targets import Targets
-
-NONZERO_BYTES, ROW_BYTES = 8, 24
-"""What a nonzero and a row count against a budget."""
 
 GROWTH = 8
 """What room for nonzeros is multiplied by, within the budget: memory costs nothing before it is
@@ -31,14 +28,15 @@ class RowStore:
         self._values = np.zeros(0, dtype=np.float32)
         self._numbers = np.zeros(0, dtype=np.int64)
         self._squares = np.zeros(0)
-        self._rows = 0
+        self._rows, self._by_row = 0, False
 
     @classmethod
     def of(cls, rows: Rows, numbers: NDArray[np.int64], squares: NDArray[np.float64]) -> RowStore:
         """Return a store of these very arrays."""
         store = cls()
-        store._indptr, store._indices, store._values = rows
-        store._numbers, store._squares, store._rows = numbers, squares, len(numbers)
+        store._indptr, store._indices, store._values, _ = rows
+        store._by_row, store._numbers = rows.by_row, numbers
+        store._squares, store._rows = squares, len(numbers)
         return store
 
     def __len__(self) -> int:
@@ -52,7 +50,7 @@ class RowStore:
     @property
     def nbytes(self) -> int:
         """What the rows held count against a budget."""
-        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
+        return int(row_bytes(self.nonzeros, self._rows, by_row=self._by_row))
 
     @property
     def numbers(self) -> NDArray[np.int64]:
@@ -67,9 +65,10 @@ class RowStore:
     def first(self, rows: int) -> Rows:
         """The first of the rows held, frozen."""
         nonzeros = self._indptr[rows]
-        first = Rows(self._indptr[: rows + 1], self._indices[:nonzeros], self._values[:nonzeros])
-        freeze(*first)
-        return first
+        values = self._values[: rows if self._by_row else nonzeros]
+        arrays = self._indptr[: rows + 1], self._indices[:nonzeros], values
+        freeze(*arrays)
+        return Rows(*arrays, 0 if self._by_row else -1)
 
     def clear(self) -> None:
         """Forget all rows; the memory is kept for the next ones."""
@@ -85,15 +84,19 @@ class RowStore:
     ) -> int:
         """Copy the rows at positions ``chosen``, as many of the first as fit; returns how many.
         ``numbers`` and ``squares`` are those of ``chosen``."""
+        if not self._rows:
+            self._by_row = rows.by_row
         lengths = rows.indptr[chosen + 1] - rows.indptr[chosen]
-        fits = fitting(NONZERO_BYTES * lengths + ROW_BYTES, budget - self.nbytes)
+        fits = fitting(rows.sizes(lengths), budget - self.nbytes)
         chosen, start, first = chosen[:fits], self._rows, self.nonzeros
         stop, last = start + fits, first + int(lengths[:fits].sum())
         self._reserve(stop, last, budget)
-        indices, values = self._indices[first:last], self._values[first:last]
+        indices = self._indices[first:last]
+        values = self._values[start:stop] if self._by_row else self._values[first:last]
         if fits and (np.diff(chosen[:fits]) == 1).all():
-            copied = slice(*rows.indptr[[chosen[0], chosen[fits - 1] + 1]].tolist())
-            indices[:], values[:] = rows.indices[copied], rows.values[copied]
+            part = rows.part(int(chosen[0]), int(chosen[-1]) + 1)
+            indices[:] = rows.indices[part.indptr[0] : part.indptr[-1]]
+            values[:] = part.values[part.first :][:fits] if self._by_row else part.spread()
             np.cumsum(lengths[:fits], out=self._indptr[start + 1 : stop + 1])
             self._indptr[start + 1 : stop + 1] += first
         else:
@@ -119,10 +122,14 @@ class RowStore:
             self._indptr = _grown(self._indptr, self._rows + 1, room + 1)
             self._numbers = _grown(self._numbers, self._rows, room)
             self._squares = _grown(self._squares, self._rows, room)
+            if self._by_row:
+                self._values = _grown(self._values, self._rows, room)
         if nonzeros > len(self._indices):
-            room = max(nonzeros, min(GROWTH * nonzeros, budget // NONZERO_BYTES))
+            most = budget // int(row_bytes(1, 0, by_row=self._by_row))
+            room = max(nonzeros, min(GROWTH * nonzeros, most))
             self._indices = _grown(self._indices, self.nonzeros, room)
-            self._values = _grown(self._values, self.nonzeros, room)
+            if not self._by_row:
+                self._values = _grown(self._values, self.nonzeros, room)
 
 
 class ActiveSet:
@@ -142,17 +149,19 @@ class ActiveSet:
     @property
     def nonzeros(self) -> int:
         """Stored values held."""
-        return len(self.rows.values)
+        return self._store.nonzeros
 
     @property
     def nbytes(self) -> int:
         """What the rows held count against the budget."""
-        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * self._rows
+        return self._store.nbytes
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """What each row held counts against the budget, shape (rows,)."""
-        return NONZERO_BYTES * np.diff(self.rows.indptr) + ROW_BYTES
+        rows = self.rows
+        sizes: NDArray[np.int64] = rows.sizes(np.diff(rows.indptr))
+        return sizes
 
     @property
     def rows(self) -> Rows:
@@ -234,15 +243,17 @@ class ColumnSubset:
         numbers = np.full(self.width, len(self.columns), dtype=np.uint32)
         numbers[self.columns] = np.arange(len(self.columns), dtype=np.uint32)
         first, last = rows.indptr[0], rows.indptr[-1]
-        indices, values = np.empty(last - first, dtype=np.uint32), rows.values[first:last]
+        indices, values = np.empty(last - first, dtype=np.uint32), rows.values
+        if not rows.by_row:
+            values = values[first:last]
         for start in range(0, len(indices), AT_A_TIME):
             stretch = slice(start, start + AT_A_TIME)
             indices[stretch] = numbers[rows.indices[first:last][stretch]]
         inside, indptr = indices < len(self.columns), rows.indptr - first
         if not inside.all():
             indptr = np.append(0, np.cumsum(inside))[indptr]
-            indices, values = indices[inside], values[inside]
-        return make_rows(indptr, indices, values)
+            indices, values = indices[inside], values if rows.by_row else values[inside]
+        return make_rows(indptr, indices, values, rows.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +274,7 @@ class NarrowRows:
     @property
     def nonzeros(self) -> int:
         """Stored values held."""
-        return len(self.rows.values)
+        return len(self.rows.indices)
 
 
 HeldRows = ActiveSet | NarrowRows

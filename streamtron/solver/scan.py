@@ -27,7 +27,7 @@ from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES, RowStore, fitting
+from streamtron.solver.row_store import RowStore, fitting
 from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
 
 COLUMN_PARTS = 3
@@ -257,7 +257,7 @@ class _Scanner:
         if self._room is None:
             return None
         positions = np.flatnonzero(marks)
-        sizes = NONZERO_BYTES * np.diff(rows.indptr)[positions] + ROW_BYTES
+        sizes = rows.sizes(np.diff(rows.indptr)[positions])
         fits, number = fitting(sizes, self._room), len(positions)
         self._room = self._room - int(sizes[:fits].sum()) if fits == number else 0
         positions = positions[:fits]

@@ -444,15 +444,3 @@ def test_numbers_become_ranks_or_are_told_to_be_too_large(dtype, numbers, ranks)
     assert fits == all(number < len(ranks) for number in numbers)
     if fits:
         assert found.tolist() == [ranks[number] for number in numbers]
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-1e9, 1e9, width=32)), max_size=9))
-def test_a_value_a_row_is_spread_over_its_nonzeros_and_squared_as_they_would_be(rows):
-    lengths = [length for length, _ in rows]
-    indptr, each = np.cumsum([0, *lengths]), read_only([value for _, value in rows], np.float32)
-    freeze(indptr)
-    values, squares = np.empty(indptr[-1], np.float32), np.empty(len(rows))
-    kernels.spread_values(indptr, each, values, squares)
-    assert values.tobytes() == np.repeat(each, lengths).tobytes()
-    indices = np.zeros(len(values), np.uint32)
-    assert squares.tobytes() == squares_of(indptr, indices, values).tobytes()

@@ -142,7 +142,7 @@ def test_generated_numbers_go_with_the_rows_of_the_classes(tmp_path, kind):
         place = tmp_path / target
         generate(str(place), rows=5000, columns=columns, seed=2, shards=2, kind=kind, target=target)
         chunks = chunks_in(place, reading=ReaderConfig(numbers=target == "number"))
-        parts = [sparse.csr_array(c.rows[::-1], shape=(len(c), columns + 1)) for c in chunks]
+        parts = [sparse.csr_array(c.rows[2::-1], shape=(len(c), columns + 1)) for c in chunks]
         read.append((sparse.vstack(parts), np.concatenate([chunk.codes for chunk in chunks])))
     (features, _), (rows, numbers) = read
     assert (features != rows).nnz == 0
@@ -173,7 +173,7 @@ def test_lists_of_numbers_are_dense_rows_without_their_zeros(tmp_path, length):
     path = write_table(tmp_path / "x.parquet", {"embedding": column, "y": [0.5, 1.5]})
     [chunk] = chunks_in(path, reading=PLAIN)
     columns, values = [0, 2, 0, 1, 2], [1, 2, 3, 4, 5]
-    assert [array.tolist() for array in chunk.rows] == [[0, 2, 5], columns, values]
+    assert [array.tolist() for array in chunk.rows[:3]] == [[0, 2, 5], columns, values]
     for rows, place in ((2, "row group 0, row 1"), (1, "row group 1, row 0")):
         write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]}, rows)
         with pytest.raises(DataError, match=f"{place}: 1 numbers in column 'embedding', .* 2"):

@@ -181,7 +181,8 @@ def read_all(path: Path) -> list[Any]:
     ranks.setflags(write=False)
     for number, entry in enumerate(shard.contents.entries):
         indices, values = np.empty(entry.nonzeros, np.uint32), np.empty(entry.nonzeros, np.float32)
-        batch = shard.read(number, ranks, indices, values, np.empty(entry.stored_columns, np.uint8))
+        room = np.empty(entry.stored_columns, np.uint8)
+        batch = shard.read(number, ranks, indices, values, room, by_row=False)
         blocks.append([array.tolist() for array in (batch.indptr, indices, values, batch.codes)])
     return [table, *blocks]
 
@@ -537,8 +538,8 @@ def test_kept_chunks_keep_their_rows_and_others_share_few_buffers(shards, cache,
     readers = []
 
     class Watched(GroupReader):
-        def __init__(self):
-            super().__init__()
+        def __init__(self, **how):
+            super().__init__(**how)
             readers.append(self)
 
     monkeypatch.setattr("streamtron.data.dataset.GroupReader", Watched)
@@ -564,8 +565,8 @@ def test_preparing_uses_its_memory_again(tmp_path, cache, monkeypatch):
 
 
 def test_training_holds_no_chunk_while_it_waits_for_the_next(shards, cache, monkeypatch):
-    reader = GroupReader()
-    monkeypatch.setattr("streamtron.data.dataset.GroupReader", lambda: reader)
+    reader = GroupReader(by_row=False)
+    monkeypatch.setattr("streamtron.data.dataset.GroupReader", lambda **_: reader)
     monkeypatch.setattr("streamtron.data.dataset.prefetch", lambda factory, depth: factory())
     settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
     with data_of(shards, cache) as data:

@@ -154,9 +154,10 @@ def small_blocks(rows: int = 5, nonzeros: int = 12) -> Iterator[None]:
 
 def bits(chunk: Chunk) -> tuple[Any, ...]:
     """Everything a chunk is, so that == means bit for bit; its squares are those of its rows."""
-    assert chunk.squares.tobytes() == squares_of(*chunk.rows).tobytes()
+    indptr, indices, *_ = chunk.rows
+    assert chunk.squares.tobytes() == squares_of(indptr, indices, chunk.rows.spread()).tobytes()
     assert not chunk.squares.flags.writeable
-    arrays = [*chunk.rows, chunk.codes]
+    arrays = [indptr, indices, chunk.rows.spread(), chunk.codes]
     if chunk.code_offsets is not None:
         arrays.append(chunk.code_offsets)
     weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
@@ -178,7 +179,13 @@ def rows_in(data: Dataset | MemoryData, chunks: Iterable[Chunk]) -> list[Row]:
         for label, columns, values, weight in rows_of(
             [
                 RowBatch(
-                    *chunk.rows, chunk.codes, [*data.labels], chunk.weights, str, chunk.code_offsets
+                    *chunk.rows[:2],
+                    chunk.rows.spread(),
+                    chunk.codes,
+                    [*data.labels],
+                    chunk.weights,
+                    str,
+                    chunk.code_offsets,
                 )
             ]
         )

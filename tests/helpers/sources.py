@@ -24,12 +24,12 @@ from streamtron.core.rows import (
     freeze,
     make_rows,
     ranges_of,
+    row_bytes,
 )
 from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
 from streamtron.solver.checkpoint import Resumed
 from streamtron.solver.learner import Learner
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
 from streamtron.solver.train import OnePart
 from streamtron.solver.train import train as train_on
 from tests.helpers.oracle import Row
@@ -84,7 +84,7 @@ class ListData:
     @property
     def nbytes(self) -> int:
         """What all rows would take in an active set."""
-        return NONZERO_BYTES * self.nonzeros + ROW_BYTES * len(self.squares)
+        return row_bytes(self.nonzeros, len(self.squares), by_row=self.rows.by_row)
 
     @property
     def held(self) -> Held | None:
@@ -107,6 +107,7 @@ class ListData:
             float(np.average(t, weights=w)),
             float(t.min()),
             float(t.max()),
+            self.rows.by_row,
         )
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
@@ -121,7 +122,9 @@ class ListData:
         places = np.concatenate([[0], np.cumsum(np.diff(self.rows.indptr)[chosen])])
         inside = [np.arange(*self.rows.indptr[k : k + 2]) for k in chosen]
         nonzeros = np.concatenate([np.zeros(0, np.int64), *inside])
-        rows = make_rows(places, self.rows.indices[nonzeros], self.rows.values[nonzeros])
+        by_row = self.rows.by_row
+        values = self.rows.values[chosen if by_row else nonzeros]
+        rows = make_rows(places, self.rows.indices[nonzeros], values, 0 if by_row else -1)
         lengths = np.diff(self._offsets)[chosen]
         of_codes = [np.arange(*self._offsets[k : k + 2]) for k in chosen]
         codes = self.codes[np.concatenate([np.zeros(0, np.int64), *of_codes])]

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from streamtron.core.losses import SQUARED_ERROR, SQUARED_HINGE
-from streamtron.core.rows import BLOCK_ROWS, Chunk
+from streamtron.core.rows import BLOCK_ROWS, NONZERO_BYTES, ROW_BYTES, Chunk
 from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
 from streamtron.solver import passes
 from streamtron.solver.duals import Counts
-from streamtron.solver.row_store import NONZERO_BYTES, ROW_BYTES
 from streamtron.solver.scan import BlockScan, Frozen, ScanRequest, counts_of_slacks, scan_blocks
 from streamtron.solver.targets import TargetRule, Targets
 from tests.helpers.learners import plain_rows

@@ -48,7 +48,7 @@ from streamtron.core import rows as chunk
 from streamtron.core.errors import FileDamaged
 from streamtron.core.files import CACHE_REMEDY, flush, parse_json, reading_from, writing_to
 from streamtron.core.rows import COLUMN_MAX, Chunk, Label, are_targets
-from streamtron.data.blocks import Buffers, join_rows, make_chunk
+from streamtron.data.blocks import Buffers, join_rows, make_chunk, one_a_row, squares_of
 from streamtron.data.row_batch import RowBatch, offsets_of
 
 FORMAT_VERSION = 7
@@ -245,7 +245,7 @@ class FlatWriter:
         short = not len(columns) or int(columns.max()) < SHORT
         values, of_rows = block.values, None
         if values is not None:
-            of_rows = _one_a_row(block.indptr, values)
+            of_rows = one_a_row(block.indptr, values)
             values = values if of_rows is None else of_rows
         codes, counts = block.codes, None
         if block.code_offsets is not None:
@@ -304,17 +304,6 @@ def _first_of_dense(columns: Columns, length: int | None) -> int | None:
     table = columns.reshape(-1, length)
     first = table[0, 0]
     return int(first) if (table - first == np.arange(length, dtype=np.uint32)).all() else None
-
-
-def _one_a_row(
-    indptr: NDArray[np.int64], values: NDArray[np.float32]
-) -> NDArray[np.float32] | None:
-    """Return the value of each row, where those of a row are equal; else None."""
-    if not len(values) or values[0] != values[indptr[1] - 1] or not (np.diff(indptr) > 0).all():
-        return None
-    firsts, bits = values[indptr[:-1]], values.view(np.uint32)  # -0 is another value than 0
-    alike = np.array_equal(np.repeat(firsts.view(np.uint32), np.diff(indptr)), bits)
-    return firsts if alike else None
 
 
 def _code_bytes(codes: NDArray[Any]) -> int:
@@ -453,20 +442,20 @@ class CachedShard:
         number: int,
         ranks: Columns,
         indices: Columns,
-        values: NDArray[np.float32] | None,
+        values: NDArray[np.float32],
         room: NDArray[np.uint8],
+        *,
+        by_row: bool,
     ) -> RowBatch:
-        """Read a segment, its columns by their ``ranks``, and its values, into these arrays;
-        ``room`` : for the columns as they are stored."""
+        """Read a segment, its columns by their ``ranks``, and its values, one a nonzero or
+        ``by_row``, into these arrays; ``room`` : for the columns as they are stored."""
         entry, known = self.contents.entries[number], len(self.contents.labels)
         head = [np.empty(length, dtype) for dtype, length in entry.head]
         stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
-        of_rows = np.empty(entry.rows if entry.values == "rows" else 0, np.float32)
-        of_values = [of_rows] if entry.values == "rows" else []
-        if entry.values == "all":
-            assert values is not None
-            of_values = [values]
-        self._fill(entry.offset, entry.checksum, f"block {number}", [*head, stored, *of_values])
+        spread = entry.values != "all" and not by_row
+        read = np.empty(entry.rows, np.float32) if spread else values
+        parts = [*head, stored, read[: entry.stored_values]]
+        self._fill(entry.offset, entry.checksum, f"block {number}", parts)
         weights, squares, lengths, counts, codes = head
         if entry.length is not None:
             lengths = np.full(entry.rows, entry.length, np.uint32)
@@ -485,14 +474,12 @@ class CachedShard:
         renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
         if not fits or not renumber(stored, ranks, indices):
             raise _damaged(self.path, f"block {number}: not as we write them")
-        if entry.values == "rows":
-            squares = np.empty(entry.rows)
-            assert values is not None
-            kernels.spread_values(indptr, of_rows, values, squares)
-        elif entry.values == "none":
-            squares = lengths.astype(np.float64)
-            if values is not None:
-                values[:] = 1
+        if entry.values == "none":
+            read[:] = 1
+        if entry.values != "all":
+            squares = squares_of(indptr, indices, read, 0)
+        if spread:
+            values[:] = np.repeat(read, lengths)
         return RowBatch(
             indptr,
             indices,
@@ -503,6 +490,7 @@ class CachedShard:
             str,
             offsets,
             squares,
+            by_row,
         )
 
     def _fill(self, offset: int, checksum: int, what: str, arrays: Sequence[Any]) -> None:
@@ -537,44 +525,43 @@ class CacheSlot(NamedTuple):
         return self.shard.contents.entries[self.number]
 
     def read(
-        self, indices: Columns, values: NDArray[np.float32] | None, room: NDArray[np.uint8]
+        self,
+        indices: Columns,
+        values: NDArray[np.float32],
+        room: NDArray[np.uint8],
+        *,
+        by_row: bool,
     ) -> RowBatch:
         """Read the rows; see ``CachedShard.read``."""
-        batch = self.shard.read(self.number, self.ranks, indices, values, room)
+        batch = self.shard.read(self.number, self.ranks, indices, values, room, by_row=by_row)
         return batch.coded(self.to_source)
 
 
 class GroupReader:
-    """Read groups of segments as chunks, into buffers that are reused. For one thread."""
+    """Read groups of segments as chunks, into buffers that are reused. For one thread. ``by_row`` :
+    whether values are one a row."""
 
-    def __init__(self) -> None:
-        self.buffers = Buffers()
+    def __init__(self, *, by_row: bool) -> None:
+        self.buffers, self._by_row = Buffers(), by_row
         self._room = np.empty(0, np.uint8)
 
     def chunk(self, slots: Sequence[CacheSlot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """Read the rows of the segments, in this order, as one chunk."""
-        entries = [slot.entry for slot in slots]
-        indices, values = _arrays(entries, self.buffers.take)
-        most = max((entry.stored_columns for entry in entries), default=0)
+        size = sum(slot.entry.nonzeros for slot in slots)
+        of_values = sum(slot.entry.rows for slot in slots) if self._by_row else size
+        space = self.buffers.take(4 * (size + of_values))[: 4 * (size + of_values)]
+        indices, values = space[: 4 * size].view(np.uint32), space[4 * size :].view(np.float32)
+        most = max((slot.entry.stored_columns for slot in slots), default=0)
         if most > len(self._room):
             self._room = np.empty(most, np.uint8)
-        parts, start = [], 0
+        parts, start, first = [], 0, 0
         for slot in slots:
-            span = slice(start, start + slot.entry.nonzeros)
-            start, held = span.stop, None if values is None else values[span]
-            parts.append(slot.read(indices[span], held, self._room))
-        return make_chunk(join_rows(parts, indices, values), ranges)
-
-
-def _arrays(
-    entries: Sequence[Entry], take: Callable[[int], NDArray[np.uint8]]
-) -> tuple[Columns, NDArray[np.float32] | None]:
-    """Arrays for columns and values of some segments, in one buffer."""
-    size = 4 * sum(entry.nonzeros for entry in entries)
-    if all(entry.values == "none" for entry in entries):
-        return take(size)[:size].view(np.uint32), None
-    space = take(2 * size)
-    return space[:size].view(np.uint32), space[size : 2 * size].view(np.float32)
+            stop = start + slot.entry.nonzeros
+            last = first + slot.entry.rows if self._by_row else stop
+            held, their_values = indices[start:stop], values[first:last]
+            parts.append(slot.read(held, their_values, self._room, by_row=self._by_row))
+            start, first = stop, last
+        return make_chunk(join_rows(parts, indices, values, by_row=self._by_row), ranges)
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
