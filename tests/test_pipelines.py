@@ -136,7 +136,12 @@ def test_a_cluster_fits_one_model_and_adds_what_has_arrived(tmp_path):
     [
         ("paper_tables.py", ("bad.svm", "--set", "adult"), 1, "paper_tables: bad.svm, line 1"),
         ("nightly_update.py", ("m", "inbox"), 3, "bad.svm, line 1"),
-        ("raw_text.py", ("a.jsonl", "a.jsonl", "--to", "."), 1, "the transformer cannot be fitted on the first 1 rows"),
+        (
+            "raw_text.py",
+            ("a.jsonl", "a.jsonl", "--to", "."),
+            1,
+            "the transformer cannot be fitted on the first 1 rows",
+        ),
     ],
 )
 def test_a_pipeline_ends_with_a_sentence_of_what_is_wrong(script, words, code, sentence, tmp_path):

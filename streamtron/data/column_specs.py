@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, get_args
 
@@ -44,9 +45,9 @@ def parse_spec(words: str) -> Spec:
 def specs_of(columns: Iterable[str] | None, text: str | None) -> list[Spec]:
     """Return the columns that settings name, each once; [] where they name none."""
     specs = [*_of_text(text), *map(parse_spec, columns or ())]
-    names = [spec.name for spec in specs]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise SettingsError(f"columns: {min(twice)!r:.60} twice. Name each column once.")
+    times = Counter(spec.name for spec in specs)
+    if twice := [name for name in times if times[name] > 1]:
+        raise SettingsError(f"columns: {twice[0]!r:.60} twice. Name each column once.")
     return specs
 
 

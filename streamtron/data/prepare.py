@@ -43,9 +43,6 @@ POLL = 0.1
 
 THREAD_NAME = "streamtron-prepare"
 
-PROCESSES_FROM = 1 << 22
-"""Bytes of tables from which on processes transform them."""
-
 
 @dataclass(slots=True)
 class Progress:
@@ -246,9 +243,7 @@ def prepare(
     unread = sum(shard.size for shard in new)
     at_once = max(1, min(how.threads, len(new)))
     if reading.transformer is not None and how.executor is None:
-        # its work is done by processes, of which each needs a second to begin
-        at_once = 1
-        how = how if unread > PROCESSES_FROM else how._replace(threads=1)
+        at_once = 1  # processes share the work on each
     # a label too many among shards is no reason to skip one of them
     most, threads = None if skip else most_labels, max(1, how.threads // at_once)
     tasks = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -159,9 +160,11 @@ def look_at(
             reader.keeps_dates = True
         schema = reader.schema()
         if not profiles:
-            names = [name for name in schema.names if schema.names.count(name) == 1][:MOST_COLUMNS]
+            times = Counter(schema.names)
+            names = [name for name in times if times[name] == 1][:MOST_COLUMNS]
             profiles = {name: ColumnProfile(name, schema.field(name).type) for name in names}
-        names = [name for name in profiles if schema.names.count(name) == 1]
+        times = Counter(schema.names)
+        names = [name for name in profiles if times[name] == 1]
         integers = [name for name in names if types.is_integer(schema.field(name).type)]
         written = reader.as_written(names) if isinstance(reader, CsvReader) else None
         if written is not None:

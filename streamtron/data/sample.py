@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -268,7 +269,8 @@ def _inputs_of(
         return ((texts[0], DOCUMENTS),)
     there = [name for name in schema.names if name not in beside]
     names = named_columns(estimator) or there
-    if missing := [name for name in names if schema.names.count(name) != 1]:
+    times = Counter(schema.names)
+    if missing := [name for name in names if times[name] != 1]:
         raise DataError(
             f"no column {some(missing)}, or several, which the transformer names (columns there: "
             f"{some(schema.names, most=40)})."

@@ -6,9 +6,13 @@ file, and what it makes becomes a matrix.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 from scipy import sparse
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, MachineError
 from streamtron.core.text import some
 from streamtron.data.column_specs import KINDS
 from streamtron.data.packed import loaded
@@ -75,6 +79,11 @@ class Transformer:
     def columns(self) -> tuple[str, ...]:
         """Return the names of the columns that it takes."""
         return tuple(name for name, _ in self.inputs)
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """Return the kind of each column that it takes."""
+        return dict(self.inputs)
 
     @property
     def takes_documents(self) -> bool:
@@ -169,18 +178,20 @@ def frame_of(batch: pa.RecordBatch, inputs: Inputs, spot: Spot) -> Any:
     """Return columns of a table as a transformer takes them, in the same types from every file:
     float64, text as objects, datetime64[us], and lists; NaN and NaT where there is none, in texts
     ''."""
+    there = {*batch.schema.names}
     cells = {
         name: _CELLS[kind](_column(batch, name), name, spot)
         for name, kind in inputs
-        if name in batch.schema.names
+        if name in there
     }
     if missing := [name for name, _ in inputs if name not in cells]:
         raise DataError(f"{spot.name}: no column {some(missing)}, which the transformer takes.")
     if len(inputs) == 1 and inputs[0][1] == DOCUMENTS:
         return cells[inputs[0][0]]
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
-    return DataFrame(cells, copy=False)
+    # as they are: pandas would make its own strings of text
+    return DataFrame({name: Series(x, dtype=x.dtype) for name, x in cells.items()}, copy=False)
 
 
 def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
@@ -387,10 +398,18 @@ def in_processes(transformer: Transformer, number: int) -> Callable[[pa.RecordBa
     """Return what ``made`` returns, made in other processes: Python runs one thread at a time."""
     from joblib.externals.loky import get_reusable_executor
 
-    pool = get_reusable_executor(max_workers=number, timeout=60, initializer=_ignore_interrupts)
+    pool = get_reusable_executor(
+        max_workers=number, timeout=60, initializer=_begin_process, initargs=(os.getpid(),)
+    )
 
     def made(batch: pa.RecordBatch, spot: Spot) -> Made:
-        result: Made = pool.submit(_made, transformer, batch, spot).result()
+        try:
+            result: Made = pool.submit(_made, transformer, batch, spot).result()
+        except BrokenExecutor as error:
+            raise MachineError(
+                f"{spot.name}: a process that transforms rows was killed, or has no memory. Free "
+                "some, or give --threads 1."
+            ) from error
         return result
 
     return made
@@ -400,6 +419,13 @@ def _made(transformer: Transformer, batch: pa.RecordBatch, spot: Spot) -> Made:
     return transformer.made(batch, spot)
 
 
-def _ignore_interrupts() -> None:
-    """Leave an interrupt from the keyboard to the process that waits."""
+def _begin_process(parent: int) -> None:
+    """Leave interrupts from the keyboard to the process that waits, and end when it has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()

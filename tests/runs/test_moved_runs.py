@@ -247,7 +247,7 @@ def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to
     assert everything(desk) == before
 
 
-def test_inspect_and_export_show_every_setting_the_transformer_and_the_calibration_of_a_model(tmp_path):
+def test_inspect_and_export_show_settings_transformer_and_calibration_of_a_model(tmp_path):
     texts = {"good fine day": "a", "bad awful day": "b", "fine good": "a", "awful": "b"}
     lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
     (tmp_path / "d.jsonl").write_text("\n".join(lines))

@@ -1,6 +1,8 @@
 """Tables and texts by transformers of scikit-learn, from the file to the exported model."""
 
 import logging
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,8 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import LinearSVC
 
 import streamtron
-from streamtron.core.errors import DataError, SettingsError
-from streamtron.data import prepare
+from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.data.formats import tables
 from streamtron.model.onnx_graph import onnx_inputs
 from tests.helpers.processes import Ended, here, succeeded
 
@@ -154,9 +156,27 @@ def test_rows_in_memory_are_decided_as_rows_of_shards(table):
 def test_processes_change_no_bit(table, monkeypatch, name):
     how = {"columns": COLUMNS, "text": "note", "label": "label"}
     alone = streamtron.fit(table / name, machine=streamtron.Machine(threads=1), **how)
-    monkeypatch.setattr(prepare, "PROCESSES_FROM", 0)
+    monkeypatch.setattr(tables, "PROCESSES_FROM", 0)
     several = streamtron.fit(table / name, machine=streamtron.Machine(threads=2), **how)
     assert several == alone
+
+
+def test_what_is_wrong_in_a_process_is_told_as_in_this_one(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "PROCESSES_FROM", 0)
+    rows = FRAME.assign(income=FRAME.income.where(FRAME.index < 2_000, 1e300))
+    rows.to_parquet(tmp_path / "a.parquet")
+    machine = streamtron.Machine(threads=2)
+    with pytest.raises(DataError, match=r"row group 0, row 2000: value 1e\+300 in column 'income'"):
+        streamtron.fit(
+            tmp_path / "a.parquet", columns=PLAIN, sample_rows=1_000, label="label", machine=machine
+        )
+    monkeypatch.setattr("streamtron.data.transform._made", _killed)
+    with pytest.raises(MachineError, match=r"people\.parquet: a process .* was killed"):
+        streamtron.fit(table / "people.parquet", columns=PLAIN, label="label", machine=machine)
+
+
+def _killed(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_model_file_holds_the_transformer_and_equal_models_are_equal_files(table, tmp_path):
@@ -330,6 +350,15 @@ def test_an_empty_line_of_a_file_with_one_column_is_an_empty_document(tmp_path):
     model = streamtron.fit(FRAME.note.tolist(), FRAME.label, transformer=TfidfVectorizer())
     [scores] = streamtron.predict(model, tmp_path / "a.csv")
     assert len(scores.decisions) == 3
+
+
+def test_a_number_too_large_for_float32_is_refused_and_no_name_of_a_column_is_a_pattern(tmp_path):
+    (tmp_path / "a.csv").write_text("*,b,y\n" + "1,2,a\n2,3,b\n" * 10)
+    model = streamtron.fit(tmp_path / "a.csv", columns=["*:number"], label="y")
+    assert model.transformer.columns == ("*",)
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,a\n2,b\n" * 10 + "1e308,a\n")
+    with pytest.raises(DataError, match=r"row 20: value 1e\+308 in column 'x' is beyond float32"):
+        streamtron.fit(tmp_path / "a.csv", columns="x:number", label="y")
 
 
 def test_scikit_learns_export_is_the_transformer_and_the_model(table, tmp_path):

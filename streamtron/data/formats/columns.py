@@ -238,8 +238,9 @@ class _Table(NamedTuple):
             features = usual
         elif self.reading.unknown_features == "refused" and {*usual} - {*features}:
             self.refuse("new", some([column for column in usual if column not in features]))
+        there = Counter(self.schema.names)
         for column, times in Counter(features).items():
-            if self.schema.names.count(column) != 1:
+            if there[column] != 1:
                 self.find("features", column)  # which refuses it
             if times > 1:
                 self.refuse("twice", column)
@@ -341,10 +342,11 @@ class _Table(NamedTuple):
         names, settled = transformer.columns, self.reading.settled
         if settled is None:
             self.check_apart(names, label, weight)
+        times = Counter(self.schema.names)
         for name in names:
-            if (times := self.schema.names.count(name)) != 1:
+            if times[name] != 1:
                 by = "the model reads" if settled else "--columns, --text or the transformer names"
-                self.refuse("transformer", name, count=times or "no", by=by)
+                self.refuse("transformer", name, count=times[name] or "no", by=by)
         made, share = transformer.made, self.reading.share
         unknown = None if share[1] < 1.0 else Counter[str]()  # rows held out are not spoken of
         features = Columns(label, "transformed", names, None, weight, transformer, made)

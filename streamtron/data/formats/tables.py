@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -29,6 +30,9 @@ from streamtron.data.transform import in_processes
 R = TypeVar("R")
 
 BATCH_ROWS = 1 << 14
+
+PROCESSES_FROM = 1 << 22
+"""Bytes of a file from which on processes transform its rows: each needs a second to begin."""
 
 
 class Part(NamedTuple):
@@ -66,9 +70,11 @@ class TableReader(FileReader, ABC):
             def made(part: Part) -> tuple[R, int]:
                 return function(part.rows, columns, part.spot), int(size * part.end)
 
-            threads = self._threads if columns.transformer is not None else 1
-            if columns.transformer is not None and threads > 1 and not current_process().daemon:
-                columns = columns._replace(made=in_processes(columns.transformer, threads))
+            threads, transformer = 1, columns.transformer
+            if transformer is not None and size >= PROCESSES_FROM and not current_process().daemon:
+                threads = self._threads
+            if transformer is not None and threads > 1:
+                columns = columns._replace(made=in_processes(transformer, threads))
             parts = _numbered(self._parts(file, columns.all, columns.numbers))
             with closing(in_order(made, parts, threads)) as results:
                 for result, self.bytes_read in results:
@@ -110,12 +116,12 @@ class TableReader(FileReader, ABC):
         """Yield some columns, whatever they hold, in the order of the rows. ``numbers`` : see
         ``_parts``."""
         with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
-            names = self._schema(file).names
+            times = Counter(self._schema(file).names)
             for name in columns:
-                if names.count(name) != 1:
+                if times[name] != 1:
                     raise DataError(
-                        f"{self.name}: {names.count(name)} columns of the name {name!r}. Wanted is "
-                        f"one of {', '.join(names[:20])}."
+                        f"{self.name}: {times[name]} columns of the name {name!r}. Expected is "
+                        f"one of {', '.join([*times][:20])}."
                     )
             for part in _numbered(self._parts(file, columns, numbers)):
                 yield part.rows

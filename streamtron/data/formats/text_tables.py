@@ -149,7 +149,7 @@ class TextTableReader(StreamedReader):
         """Return as what a transformer takes a column; numbers of the first shard are numbers."""
         settled = self.reading.settled
         if self.reading.transformer is not None:
-            return dict(self.reading.transformer.inputs).get(name)
+            return self.reading.transformer.kinds.get(name)
         is_number = settled is not None and settled.layout == "columns"
         return "number" if is_number and name in (self.reading.features or ()) else None
 
