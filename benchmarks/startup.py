@@ -76,7 +76,7 @@ def models(rows: str, directory: Path) -> tuple[str, str, str]:
     streamtron.fit(rows, model=directory / "model")
     generate(str(directory / "new"), rows=100, columns=400, seed=1)
     (directory / "texts.csv").write_text("label,text\na,the first words\nb,the second words\n")
-    streamtron.fit(directory / "texts.csv", text="text,tfidf", model=directory / "words")
+    streamtron.fit(directory / "texts.csv", text="text", model=directory / "words")
     return str(directory / "model"), str(directory / "new"), str(directory / "words")
 
 

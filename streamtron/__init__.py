@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from streamtron.core.config import Machine as Machine
     from streamtron.core.config import Settings as Settings
     from streamtron.core.events import log_events as log_events
-    from streamtron.data.formats.recipe import Recipe as Recipe
     from streamtron.data.writers.corpus import generate as generate
     from streamtron.estimator.classifier import StreamtronClassifier as StreamtronClassifier
     from streamtron.estimator.regressor import StreamtronRegressor as StreamtronRegressor
@@ -50,7 +49,6 @@ _HOME = {
     "Settings": "core.config",
     "StreamtronClassifier": "estimator.classifier",
     "StreamtronRegressor": "estimator.regressor",
-    "Recipe": "data.formats.recipe",
     "calibrate": "runs.calibrate",
     "certify": "runs.certify",
     "convert": "runs.convert",

@@ -38,14 +38,16 @@ OWNERS: dict[str, set[str]] = {
     "numba": {"core.kernels"},
     "llvmlite": {"core.kernels"},
     "pyarrow": {"data"},
-    "sklearn": {"estimator", "model", "sweeps"},
+    "sklearn": {"data", "estimator", "model", "sweeps"},
+    "pandas": {"data.transform"},
     "dask": {"cluster"},
     "distributed": {"cluster"},
     "click": {"cli"},
     "rich": {"cli"},
     "jinja2": {"runs.report_page"},
-    "onnx": {"model.export"},
-    "skops": {"model.export"},
+    "onnx": {"model.onnx_graph"},
+    "skl2onnx": {"model.onnx_graph", "model.onnx_steps"},
+    "skops": {"data.packed", "model.export"},
 }
 """Library → the packages or modules that may import it."""
 

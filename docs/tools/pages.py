@@ -51,7 +51,6 @@ CLASSES = (
     "Settings",
     "Machine",
     "Certificate",
-    "Recipe",
 )
 
 

@@ -64,7 +64,7 @@ def forget(
     certificate over the remaining rows.
 
     SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of what is
-    forgotten stays in the model or in the run's directory, but for what --columns and --text took
+    forgotten stays in the model or in the run's directory, except what the transformer took
     from all rows, as names of categories, words and counts: a fit without these rows makes them
     anew. The files of whole shards may be deleted already; where a shard still holds forgotten
     rows, the run leaves them out from now on. What is not in the run is listed and is no error, so

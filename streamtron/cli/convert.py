@@ -38,17 +38,13 @@ from streamtron.core.config import READING
 @click.option(
     "--keep-names",
     is_flag=True,
-    help="Keep the names of columns (words, hashed names) beside the shards, for explain and "
+    help="Keep the names of columns (hashed names) beside the shards, for explain and "
     "report; reads once more.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
-@options.setting_options(*READING[:-2])
+@options.setting_options(*READING[:-7])
 def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
-    """Write SHARDS in another format or with other shard sizes.
-
-    With --columns or --text, columns of any kinds become rows, as by scikit-learn's
-    ColumnTransformer. A model of these rows reads the columns itself.
-    """
+    """Write SHARDS in another format or with other shard sizes."""
     from streamtron.runs.convert import convert as convert_shards
 
     settings = options.settings_of(options.split(given)[0])

@@ -114,7 +114,7 @@ def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
     if "binned" in metrics:
         yield "too many decisions to sort: ROC AUC and average precision are those of bins"
     if beyond:
-        yield unknown_text(beyond, metrics.get("unseen", ()))
+        yield unknown_text(beyond)
     yield from column_lines(metrics)
     if "classes" in metrics:
         rows = metrics["classes"]

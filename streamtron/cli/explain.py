@@ -9,7 +9,15 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.terminal import print_values, table
-from streamtron.core.text import Lines, aligned, feature_text, label_text
+from streamtron.core.text import (
+    MANY,
+    Lines,
+    aligned,
+    and_more,
+    feature_text,
+    label_text,
+    number,
+)
 
 _CLASSES = 3
 """Classes of many that are shown of a row, those of the highest decisions."""
@@ -40,11 +48,12 @@ def explain(
     names: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show the features with the heaviest weights of MODEL, by name where they have names.
+    """Show what MODEL has learned: of tables one line a column, then the features with the heaviest
+    weights, by name where they have names.
 
-    With SHARDS and --row: what each feature of that row adds to its decision. MODEL is a streamtron
-    or LIBLINEAR model. Names of hashed columns are those that convert --keep-names wrote; a weight
-    is that of the column's first name, and opposite: is before one that counts the other way.
+    With SHARDS: also how much what a column adds varies over their rows, and in how many rows
+    a feature is. With --row: what each feature of that row adds to its decision. MODEL is a
+    streamtron or LIBLINEAR model. Names of hashed columns are what convert --keep-names wrote.
     """
     from streamtron.model.import_model import load_any
     from streamtron.runs.explain import explain as explain_model
@@ -59,11 +68,23 @@ def explain(
 def _model(facts: Mapping[str, Any]) -> Lines:
     for direction in facts["directions"]:
         yield from aligned([*class_facts(direction), ("bias", direction["bias"])])
+        if made := direction.get("columns"):
+            how = "spread" if "spread" in made[0] else "largest"
+            by_column = {
+                {"spread": "spread", "largest": "largest weight"}[how]: [
+                    f"{column[how]:.6g}" for column in made[:MANY]
+                ],
+                "features": [number(column["features"]) for column in made[:MANY]],
+                "column": [column["column"] for column in made[:MANY]],
+            }
+            yield from table(by_column, ["column"])
+            yield from and_more(made)
+            yield ""
         features = direction["features"]
-        columns = {
-            "weight": [f"{feature['weight']:+.6g}" for feature in features],
-            "feature": [*map(feature_text, features)],
-        }
+        columns = {"weight": [f"{feature['weight']:+.6g}" for feature in features]}
+        if features and "rows" in features[0]:
+            columns["rows"] = [number(feature["rows"]) for feature in features]
+        columns["feature"] = [*map(feature_text, features)]
         yield from table(columns, ["feature"])
         yield ""
 

@@ -24,20 +24,38 @@ from streamtron.cli.common import check_files
 @click.option(
     "-o", "--output", required=True, type=options.Written(dir_okay=False), help="File to write."
 )
-def export(model: str, format_: Any, output: str) -> None:
+@click.option(
+    "--check",
+    multiple=True,
+    type=options.Read(),
+    help="Shards on whose first rows an ONNX graph of raw columns is run at once; can be repeated "
+    "[those of the model's run].",
+)
+def export(model: str, format_: Any, output: str, check: tuple[str, ...]) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.
 
     onnx and sklearn need libraries that streamtron[export] installs.
     """
-    check_files({"output": output}, [], runs=[model])
+    check_files({"output": output}, check, runs=[model])
     from streamtron.model.export import export as write
     from streamtron.model.import_model import load_any
+    from streamtron.runs.explain import first_rows
 
     loaded = load_any(model)
-    write(loaded, output, format_)
-    if loaded.recipe is not None and format_ == "liblinear":
+    rows = first_rows(loaded, model, check) if format_ == "onnx" else None
+    write(loaded, output, format_, rows=rows)
+    if loaded.transformer is None:
+        return
+    if format_ == "liblinear":
+        columns = ", ".join(loaded.transformer.columns)
         click.echo(
-            f"{output}: without the recipe of {', '.join(loaded.recipe.names)}; its rows are the "
-            f"{loaded.columns:,} features. --format onnx and sklearn take raw rows.",
+            f"{output}: without the transformer of {columns}; its rows are the {loaded.columns:,} "
+            "features. --format onnx and sklearn take raw rows.",
+            err=True,
+        )
+    elif format_ == "onnx" and rows is None:
+        click.echo(
+            f"{output}: not compared with the model, for there are no rows to run it on. Name some "
+            "with --check.",
             err=True,
         )

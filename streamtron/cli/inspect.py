@@ -11,10 +11,12 @@ from typing import Any
 import click
 
 from streamtron.cli import options
+from streamtron.cli.common import check_files
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_table, print_values, table
 from streamtron.core.config import READING
 from streamtron.core.errors import SettingsError
+from streamtron.core.files import write_atomically
 from streamtron.core.text import (
     BOUNDS,
     MANY,
@@ -34,10 +36,18 @@ from streamtron.core.text import (
 @options.command()
 @click.argument("paths", nargs=-1, required=True, type=options.Read())
 @click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
+@click.option(
+    "--write-columns",
+    type=options.Written(dir_okay=False),
+    metavar="FILE.toml",
+    help="Write what the columns of a table would become, for fit --columns FILE.toml.",
+)
 @options.setting_options("active_set", "loss", *READING)
 @options.machine_options
 @options.json_option
-def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> None:
+def inspect(
+    paths: tuple[str, ...], plan: bool, write_columns: str | None, as_json: bool, **given: Any
+) -> None:
     """Show what is in a model, a witness, a run directory, or shards, which are read once."""
     from streamtron.runs.inspect import inspect as look
 
@@ -45,6 +55,12 @@ def inspect(paths: tuple[str, ...], plan: bool, as_json: bool, **given: Any) -> 
     facts = look(paths, options.settings_of(settings), machine)
     if plan and facts["kind"] != "shards":
         raise SettingsError(f"--plan is for shards, and {paths[0]} is a {facts['kind']}.")
+    if write_columns is not None:
+        if "table" not in facts:
+            raise SettingsError(f"--write-columns is for tables, and {paths[0]} is none.")
+        check_files({"columns": write_columns}, paths)
+        lines = "".join(f"{line}\n" for line in _columns_file(facts))
+        write_atomically(write_columns, [lines.encode()])
     if plan and as_json:
         facts = facts["plan"]
     print_values(facts, _plan if plan else _LINES[facts["kind"]], as_json)
@@ -219,7 +235,7 @@ def _some(facts: Mapping[str, Any], *names: str) -> Lines:
 
 
 def _table(facts: Mapping[str, Any]) -> Lines:
-    """Yield the columns of a table, and the file of settings that its recipe would be."""
+    """Yield the columns of a table, and the file of columns that they would be."""
     columns = facts["table"]
     specs = [column["becomes"] or "left out" for column in columns]
     reasons = [f" ({column['reason']})" if column["reason"] else "" for column in columns]
@@ -237,6 +253,12 @@ def _table(facts: Mapping[str, Any]) -> Lines:
     yield from ("", "To train on it so, save these lines as columns.toml and edit them:")
     file = shlex.quote(facts["file"])
     yield from (f"  streamtron fit {file} --columns columns.toml --model MODEL", "")
+    yield from _columns_file(facts)
+
+
+def _columns_file(facts: Mapping[str, Any]) -> Lines:
+    """Yield the lines of a file of columns."""
+    columns = facts["table"]
     labels = [column for column in columns if column["becomes"] == "label"]
     name = _toml(labels[0]["name"]) if labels else ""
     comment = '# label = "NAME": the column of the labels, whose line below is to go'

@@ -46,6 +46,10 @@ METAVARS = {
     "duration": "time",
     "stage": "text",
     "name": "text",
+    "columns": "text",
+    "words": "text",
+    "rows": "integer",
+    "transformer": "path",
     "input": "path",
     "output": "path",
 }
@@ -79,7 +83,7 @@ LISTS = {
 }
 """Settings of which a sweep takes several values → their help."""
 
-PLACES = READING[3:-2]
+PLACES = READING[3:-7]
 """Settings that say where things are in a shard."""
 
 
@@ -116,8 +120,6 @@ def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], 
     if kind == "flag":
         flag = f"{flag}/--no-{flag[2:]}"
         return click.option(flag, name, type=bool, default=None, help=words)
-    if kind == "columns":
-        return click.option(flag, name, multiple=True, help=words)
     choices = not isinstance(kind, str)
     return click.option(
         flag, name, type=click.Choice([*map(str, kind)]) if choices else of_kind(kind), help=words

@@ -113,7 +113,7 @@ def predict(
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
     if written.out_of_range:
-        beyond = f"; {unknown_text(written.out_of_range, written.unseen)}"
+        beyond = f"; {unknown_text(written.out_of_range)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
     aside = f"; not used: {with_types(unused)}" if unused else ""
     click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)
@@ -129,15 +129,15 @@ def _files(model: LinearModel, shards: Sequence[str], format_: str | None) -> It
         return
     if len(shards) > 1:
         raise SettingsError("- is standard input, and there are shards beside it. Give one.")
-    columns = [] if model.recipe is None else model.recipe.columns
-    if format_ == "lines" and [column.KIND for column in columns] != ["text"]:
+    inputs = () if model.transformer is None else model.transformer.inputs
+    if format_ == "lines" and [kind for _, kind in inputs] not in (["text"], ["documents"]):
         raise SettingsError("--format lines is for documents, and the model is not of text alone.")
     format_ = format_ or ("jsonl" if model.reading.get("layout") else "libsvm")
     with scratch_directory("streamtron-") as directory:
         path = Path(directory, f"stdin.{'jsonl' if format_ == 'lines' else format_}")
         with path.open("wb") as copy:
             if format_ == "lines":
-                copy.writelines(_documents(columns[0].name))
+                copy.writelines(_documents(inputs[0][0]))
             else:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
         if not path.stat().st_size:

@@ -94,12 +94,18 @@ class Settings:
     features : Tables: the list or map of features; or columns of numbers, NAME,NAME,… [a list or
         map of a usual name, or all columns if all are numbers].
     values : Tables: the list of values beside a list of features [found by the usual names].
-    columns : Tables: NAME:KIND,OPTION=VALUE,…, a column and its KIND: number, category, date, list,
-        vector or text, as in age:number,null=mean; can be repeated. Or FILE.toml, or auto.
-    text : Tables: the column of documents, short for --columns NAME:text; NAME,tfidf,ngrams=1-2.
     hash_bits : Hash named features into 2^N columns, N from 1 to 31.
     hash_seed : Seed of that hash, at least 0.
     vocabulary : File of feature names, one a line: line 1 is column 0.
+    null_values : CSV: words that stand for a null beside the empty field, WORD,WORD,… [NA, N/A, ?,
+        null, nan and the like].
+    columns : Tables: NAME:KIND,NAME:KIND,…, columns and their KIND: number, category, date, list or
+        text, category:hash or text:hash. Or FILE.toml; or auto, or auto,-NAME without a column.
+    text : Tables: the column of documents, short for --columns NAME:text; NAME:hash.
+    transformer : Tables: a transformer of scikit-learn in a FILE of skops, fitted or not, which
+        makes the features.
+    sample_rows : Rows, the first ones, on which a transformer is fitted; or all.
+    on_null_label : Tables: what to do with a row without a label: end the run, or leave it out.
     allow_duplicate : Accept two shards with the same content.
     on_bad_shard : What to do with a malformed, truncated or damaged shard: end the run, or leave it
         out and list it.
@@ -139,11 +145,15 @@ class Settings:
     weight: str | None = setting(None, "name")
     features: tuple[str, ...] | None = setting(None, "names")
     values: str | None = setting(None, "text")
-    columns: tuple[str, ...] | None = setting(None, "columns")
-    text: str | None = setting(None, "name")
     hash_bits: int | None = setting(None, "whole", Range(1, 31))
     hash_seed: int = setting(0, "whole", Range(0, 2**32 - 1))
     vocabulary: str | None = setting(None, "input")
+    null_values: tuple[str, ...] | None = setting(None, "words")
+    columns: tuple[str, ...] | None = setting(None, "columns")
+    text: str | None = setting(None, "name")
+    transformer: object = setting(None, "transformer")
+    sample_rows: int | Literal["all"] = setting(100_000, "rows")
+    on_null_label: Literal["error", "skip"] = setting("error", ("error", "skip"))
     allow_duplicate: bool = setting(False, "flag")
     on_bad_shard: Literal["error", "skip"] = setting("error", ("error", "skip"))
 
@@ -169,8 +179,10 @@ class Settings:
         if self.multiclass and self.multilabel:
             yield "multiclass and multilabel: give one."
         features = given("features", "values", "vocabulary", "hash_bits")
-        if (self.columns or self.text) and features:
-            yield f"columns and text make the features, without {features}: leave one out."
+        if (table := given("columns", "text", "transformer")) and features:
+            yield f"{table} makes the features, without {features}: leave one out."
+        if self.transformer is not None and self.columns:
+            yield "columns and transformer: give one."
         if self.weights_in_label and self.multilabel:
             yield "weights-in-label with multilabel: give the weights in a column, --weight."
         if self.b is not None and len(self.b) != (len(stages) or 2):
@@ -275,6 +287,10 @@ class Settings:
             "held_out": not self.held_out,
             "penalty": not self.ratio,
             "l1_ratio": not self.ratio,
+            "transformer": True,  # it is in the model, with what it was fitted to
+            "null_values": self.null_values is None,
+            "sample_rows": not self._first_given("columns", "text", "transformer"),
+            "on_null_label": self.on_null_label == "error",
         }
         return {
             name: [*value] if isinstance(value, tuple) else copy(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from functools import partial
@@ -93,11 +94,29 @@ def _names(given: Any) -> tuple[str, ...]:
 
 
 def _specs(given: Any) -> tuple[str, ...]:
-    """Return columns as words: of text, of a table of names and kinds, of a ``Recipe``."""
+    """Return columns as words: of text, a list of words, or a table of names and kinds."""
     if isinstance(given, Mapping):
         given = [f"{name}:{_text(kind)}" for name, kind in given.items()]
-    given = getattr(given, "specs", given)
-    return _names(map(_text, [given] if isinstance(given, str) else given))
+    return _names(given if isinstance(given, str) else map(_text, given))
+
+
+def _transformer(given: Any) -> Any:
+    """Return a path, or what has ``fit`` and ``transform`` as scikit-learn's objects do."""
+    if hasattr(given, "fit") and hasattr(given, "transform") and not isinstance(given, type):
+        return given
+    return as_path(given) if isinstance(given, os.PathLike) else _not_empty(_text, given)
+
+
+def _rows(given: Any) -> Any:
+    if given == "all":
+        return given
+    if (rows := _whole(int(digits(given)) if isinstance(given, str) else given)) < 1:
+        raise ValueError
+    return rows
+
+
+def _words(given: Any) -> tuple[str, ...]:
+    return tuple(given.split(",") if isinstance(given, str) else map(_text, given))
 
 
 def _not_empty(make: Callable[[Any], str], given: Any) -> str:
@@ -135,7 +154,10 @@ KINDS = {
         lambda text: text if text == "balanced" else _parse_weights(text),
     ),
     "names": Kind("names of columns", _names),
-    "columns": Kind("NAME:KIND,OPTION=VALUE,… of each column", _specs),
+    "columns": Kind("NAME:KIND,NAME:KIND,…, auto, or FILE.toml", _specs),
+    "transformer": Kind("a file of skops, or a transformer of scikit-learn", _transformer),
+    "rows": Kind("a whole number from 1 on, or all", _rows, _rows),
+    "words": Kind("words between commas", _words, _words),
     "input": Kind("a path", partial(_not_empty, as_path)),
     "output": Kind("a path", absolute),
 }

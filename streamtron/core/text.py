@@ -155,11 +155,9 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
     return ", ".join(map(form, listed[:most])) + rest_of_list
 
 
-def unknown_text(values: int, columns: Iterable[str]) -> str:
-    """Say how many values a model does not know, and in which columns of a table."""
-    names = some(columns)
-    where = f"in {names}" if names else "as in new columns or categories"
-    return f"{values:,} unknown values, {where}, weigh 0"
+def unknown_text(values: int) -> str:
+    """Say how many values a model does not know."""
+    return f"{values:,} unknown values, as in new columns, weigh 0"
 
 
 def with_types(columns: Mapping[str, str]) -> str:

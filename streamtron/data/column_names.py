@@ -1,8 +1,8 @@
-"""Keep the names of columns, and find them: words of documents, names of features that are hashed
-or have a place in a vocabulary, columns of tables. A recipe knows those that it does not hash.
+"""Keep the names of columns, and find them: names of features that are hashed or have a place in a
+vocabulary, and columns of tables.
 
 The file ``_names.parquet`` beside shards has a row for each name, with its ``column`` as the shards
-number it, its ``sign``, -1 where values of the name are stored negated, and how often it occurs.
+number it, and how often it occurs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,8 @@ from streamtron.core.files import reading_from, regular, writing_to
 from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
-from streamtron.data.formats.category_column import CategoryColumn
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot
-from streamtron.data.formats.recipe_column import hashed
-from streamtron.data.formats.recipe_words import spec_of
 from streamtron.data.formats.tables import TableReader
-from streamtron.data.formats.text_column import TextColumn
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import open_reader
@@ -47,15 +42,13 @@ NAMES_SHARE = 16
 SHOWN = 3
 """Names of one column that are shown."""
 
-SCHEMA = pa.schema(
-    {"column": pa.uint32(), "name": pa.large_string(), "sign": pa.int8(), "count": pa.int64()}
-)
+SCHEMA = pa.schema({"column": pa.uint32(), "name": pa.large_string(), "count": pa.int64()})
 
 _NUMBERING = b"streamtron.numbering"
 """The key, among the schema's metadata, of what gave each name its column, as JSON."""
 
-Counts = Counter[tuple[int, str]]
-"""The place of a column of a recipe, 0 without one, and a name → how often it occurs."""
+Counts = Counter[str]
+"""A name → how often it occurs."""
 
 
 def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
@@ -78,19 +71,10 @@ def add_up(parts: Iterable[Counts]) -> Counts:
 
 def write_names(path: str, counts: Counts, reading: ReaderConfig, shift: int) -> None:
     """Write the names of columns that are numbered by ``reading`` and raised by ``shift``."""
-    names, recipe = [name for _, name in counts], reading.recipe
-    signs, numbering = np.ones(len(names)), _numbering(reading, int(reading.index_base) + shift)
+    names, numbering = [*counts], _numbering(reading, int(reading.index_base) + shift)
     schema = SCHEMA.with_metadata({_NUMBERING: canonical(numbering)})
-    if recipe is not None:
-        columns, places = np.zeros(len(names), np.int64), np.array([k for k, _ in counts])
-        for k, column in enumerate(recipe.columns):
-            here, signed = np.flatnonzero(places == k), getattr(column, "alternate_sign", False)
-            if (bits := getattr(column, "hash_bits", None)) is not None:
-                columns[here], signs[here] = hashed([names[at] for at in here], bits, signed)
-                columns[here] += recipe.starts[k]
-    else:
-        columns = (reading.names or Vocabulary(reading.features or ())).columns(names) + shift
-    given = zip((columns, names, signs, [*counts.values()]), schema.types, strict=True)
+    columns = (reading.names or Vocabulary(reading.features or ())).columns(names) + shift
+    given = zip((columns, names, [*counts.values()]), schema.types, strict=True)
     table = pa.table([pa.array(array, kind) for array, kind in given], schema=schema)
     with writing_to(path, "Choose another directory."):
         pq.write_table(_ranked(table), path, compression="zstd", write_page_checksum=True)
@@ -116,23 +100,16 @@ class ColumnNames:
         are numbers does not know whether they were hashed."""
         expected = _numbering(reading, int(reading.index_base))
         for numbering in self._numberings:
-            for name in ("recipe", *expected):
+            for name in expected:
                 if (its := numbering.get(name)) != (ours := expected.get(name)):
                     return f"{name} is {its!r:.60}, the model has {ours!r:.60}"
         return ""
 
-    def get(self, column: int, value: float = 0.0) -> tuple[str, int] | None:
-        """Return the names of a column that occur most often, and the sign with which values of the
-        first are stored, which is that of ``value`` if one has it; ``opposite:`` is before names
-        that are stored with the other sign. None where no name is known."""
+    def get(self, column: int) -> str | None:
+        """Return the names of a column that occur most often; None where none is known."""
         start, stop = np.searchsorted(self._columns, [column, column + 1])
-        rows = self._table.slice(start, stop - start).to_pylist()
-        if not rows:
-            return None
-        rows.sort(key=lambda row: row["sign"] * value < 0)
-        sign = rows[0]["sign"]
-        names = [f"{'' if row['sign'] == sign else 'opposite: '}{row['name']}" for row in rows]
-        return " | ".join(list(dict.fromkeys(names))[:SHOWN]), sign
+        names = self._table["name"].slice(start, stop - start).to_pylist()
+        return " | ".join(list(dict.fromkeys(names))[:SHOWN]) or None
 
 
 def _load(path: str) -> pa.Table:
@@ -153,9 +130,8 @@ def _load(path: str) -> pa.Table:
             raise ValueError("names that are longer than memory allows")
         table = table.cast(SCHEMA.with_metadata(table.schema.metadata))
         table.validate(full=True)
-        signs = {*table["sign"].unique().to_pylist()}
-        if any(array.null_count for array in table) or signs - {1, -1}:
-            raise ValueError("a value that is missing, or a sign that is not 1 or -1")
+        if any(array.null_count for array in table):
+            raise ValueError("a value that is missing")
         if not isinstance(json.loads(table.schema.metadata[_NUMBERING]), dict):
             raise ValueError("nothing about how columns are numbered")
     except (pa.ArrowException, TypeError, LookupError, ValueError, RecursionError) as error:
@@ -166,16 +142,10 @@ def _load(path: str) -> pa.Table:
 
 
 def _numbering(reading: ReaderConfig, first: int) -> dict[str, Any]:
-    """Return what decides which name has which column, as plain values: the recipe, the hash or
-    the vocabulary, and the number of the first column; of a model of numbers the latter alone."""
+    """Return what decides which name has which column, as plain values: the hash or the vocabulary,
+    and the number of the first column; of a model of numbers the latter alone."""
     numbering: dict[str, Any] = {"index_base": first}
-    if reading.recipe is not None:
-        plain: Any = {"norm": "l2", "binary": False, "tfidf": False, "sublinear_tf": False}
-        numbering["recipe"] = [
-            spec_of(replace(column, **plain) if isinstance(column, TextColumn) else column)
-            for column in reading.recipe.columns
-        ]
-    elif isinstance(reading.names, Hashing):
+    if isinstance(reading.names, Hashing):
         numbering |= {"hash_bits": reading.names.bits, "hash_seed": reading.names.seed}
     elif reading.names is not None or reading.layout == "columns":
         numbering["vocabulary"] = (reading.names or Vocabulary(reading.features or ())).digest
@@ -187,27 +157,13 @@ def _ranked(table: pa.Table) -> pa.Table:
 
 
 def _names_in(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Counts:
-    if columns.recipe is not None:
-        counts: Counts = Counter()
-        for k, column in enumerate(columns.recipe.columns):
-            array = batch.column(column.name)
-            if isinstance(column, TextColumn) and column.hashes:
-                counts.update(_occurrences(k, column.words(array, spot)))
-            elif isinstance(column, CategoryColumn) and column.hashes:
-                tally = column.tally(array, spot).counts
-                counts.update({(k, f"{column.name}={value}"): n for value, n in tally.items()})
-        return counts
     if columns.layout == "columns":
-        return Counter({(0, name): len(batch) for name in columns.features})
+        return Counter({name: len(batch) for name in columns.features})
     if not columns.have_names:
         raise DataError(
             f"{spot.name}: features that are numbered, and have no names to be kept. Convert what "
             "they were made of."
         )
-    return _occurrences(0, LAYOUTS[columns.layout].read(batch, columns, spot).columns)
-
-
-def _occurrences(k: int, names: pa.Array) -> Counts:
+    names = LAYOUTS[columns.layout].read(batch, columns, spot).columns
     strings, counts = names.value_counts().flatten()
-    pairs = zip(strings.to_pylist(), counts.to_pylist(), strict=True)
-    return Counter({(k, name): count for name, count in pairs})
+    return Counter(dict(zip(strings.to_pylist(), counts.to_pylist(), strict=True)))

@@ -242,6 +242,8 @@ def prepare(
     new = [shard for shard, file in zip(shards, known, strict=True) if file is None]
     unread = sum(shard.size for shard in new)
     at_once = max(1, min(how.threads, len(new)))
+    if reading.transformer is not None and how.executor is None:
+        at_once = 1  # processes share the work on each
     # a label too many among shards is no reason to skip one of them
     most, threads = None if skip else most_labels, max(1, how.threads // at_once)
     tasks = [

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
 from streamtron.core.config import Settings
-from streamtron.core.errors import DataError
-from streamtron.core.text import cells_of, some
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.text import cells_of
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.columns import ROLES
-from streamtron.data.formats.layouts import decoded, is_number, is_string, plain
-from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.recipe_words import IDENTIFIER, likely_kind
+from streamtron.data.formats.layouts import decoded, is_list, is_number, is_string, plain
 from streamtron.data.formats.tables import TableReader
-from streamtron.data.formats.text_tables import CsvReader
+from streamtron.data.formats.text_tables import CsvReader, TextTableReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
@@ -35,8 +37,8 @@ MOST_DISTINCT = 10_000
 MOST_COLUMNS = 1_000
 """Columns that are looked at, the first ones."""
 
-MISSING = ("na", "n/a", "nan", "null", "none", "-", "?")
-"""Words, in small letters, that often stand for what is missing."""
+IDENTIFIER = re.compile(r"(.*_)?(id|uuid|guid|key)|", re.IGNORECASE)
+"""How columns of identifiers are called."""
 
 NO_KIND = "of a type that no kind of column has"
 
@@ -94,50 +96,33 @@ class ColumnProfile:
             begin = pc.match_substring_regex(values, r"^0\d")
             self.has_leading_zeros |= bool(pc.any(begin).as_py())
 
-    def _remark(self) -> str:
-        """Say it where all strings but words for a missing value are numbers, or dates."""
-        missing = {text for text in self._distinct if str(text).strip().lower() in MISSING}
-        if not (is_string(self.type) and missing and self._distinct - missing):
-            return ""
-        for kind, type_ in (("number", pa.float64()), ("date", pa.timestamp("us"))):
-            with suppress(pa.ArrowInvalid):
-                pa.array([*self._distinct - missing]).cast(type_)
-                words = some(sorted(missing))
-                return f"a {kind} but for {words}: make that null, in CSV an empty field"
-        return ""
-
     def guess(self) -> tuple[str | None, str]:
-        """Return the kind and options of the column, None where it is left out, and why."""
-        type_, remark = self.type, self._remark()
-        null = ",null=column" if self.nulls else ""
+        """Return the kind of the column, None where it is left out, and why."""
+        type_, words, named = self.type, f"{self.words:.3g} words on average", self.distinct
         is_name = self.has_leading_zeros or (is_string(type_) and self.words < MANY_WORDS)
         if types.is_nested(type_):
-            kind = likely_kind(type_)
-            return (f"{kind}{null}", "") if kind else (None, NO_KIND)
-        if self.nulls == self.rows or (self.distinct == 1 and not self.nulls):
+            is_tags = is_list(type_) and not types.is_nested(type_.value_type)
+            return ("list", "lists") if is_tags else (None, NO_KIND)
+        if self.nulls == self.rows or (named == 1 and not self.nulls):
             return None, "empty" if self.nulls else "constant"
         is_code = is_name or types.is_integer(type_)
         many = self.rows >= 20 or IDENTIFIER.fullmatch(self.name)
-        if is_code and self.are_distinct and many and not remark:
+        if is_code and self.are_distinct and many:
             return None, "looks like an identifier: no value comes twice"
-        if self.has_leading_zeros:
-            remark = "codes: some begin with 0"
         if types.is_date(type_) or types.is_timestamp(type_):
-            hour = ",hour" * types.is_timestamp(type_)
-            return f"date,parts=age,weekday,month{hour},scale=standard{null}", ""
+            return "date", "dates"
         if (is_number(type_) or types.is_decimal(type_)) and not is_name:
-            return f"number,scale=standard{',null=mean' * bool(self.nulls)}", ""
-        if types.is_boolean(type_) or (is_name and self.distinct):
-            return f"category{null}", remark
+            return "number", "numbers"
+        if types.is_boolean(type_) or (is_name and named):
+            codes = "codes: some begin with 0" if self.has_leading_zeros else f"{named:,} values"
+            return "category", codes
         if is_name:
-            return f"category,hash_bits=18{null}", remark or f"more than {MOST_DISTINCT:,} values"
-        if is_string(type_):
-            return f"text,tfidf{',null=empty' * bool(self.nulls)}", ""
-        return None, NO_KIND
+            return "category:hash", f"more than {MOST_DISTINCT:,} values"
+        return ("text", words) if is_string(type_) else (None, NO_KIND)
 
 
 class Guess(NamedTuple):
-    """A column, what it becomes (``"label"``, ``"weight"``, recipe words; None: left out), why."""
+    """A column, what it becomes (``"label"``, ``"weight"``, a kind; None: left out), why."""
 
     profile: ColumnProfile
     spec: str | None
@@ -157,28 +142,45 @@ class Guess(NamedTuple):
         }
 
 
-def look_at(shards: Sequence[ShardFile], threads: int = 1) -> list[ColumnProfile]:
-    """Read the columns of tables once, those of the first shard."""
-    dates = ReaderConfig(recipe=Recipe.of("*:date"))  # what looks like one in text
+def look_at(
+    shards: Sequence[ShardFile],
+    reading: ReaderConfig,
+    threads: int = 1,
+    most: int | Literal["all"] = "all",
+) -> list[ColumnProfile]:
+    """Read the columns of tables once, those of the first shard, in so many rows at most."""
     profiles: dict[str, ColumnProfile] = {}
+    left = math.inf if most == "all" else most
     for shard in shards:
-        reader = open_reader(shard, dates, threads)
+        if left <= 0:
+            break
+        reader = open_reader(shard, replace(reading, transformer=None), threads)
         assert isinstance(reader, TableReader)  # libsvm text has no columns
+        if isinstance(reader, TextTableReader):
+            reader.keeps_dates = True
         schema = reader.schema()
         if not profiles:
-            names = [name for name in schema.names if schema.names.count(name) == 1][:MOST_COLUMNS]
+            times = Counter(schema.names)
+            names = [name for name in times if times[name] == 1][:MOST_COLUMNS]
             profiles = {name: ColumnProfile(name, schema.field(name).type) for name in names}
-        names = [name for name in profiles if schema.names.count(name) == 1]
+        times = Counter(schema.names)
+        names = [name for name in profiles if times[name] == 1]
+        integers = [name for name in names if types.is_integer(schema.field(name).type)]
         written = reader.as_written(names) if isinstance(reader, CsvReader) else None
         if written is not None:
             for name in names:
                 profiles[name].show(written[name].combine_chunks())
-        with closing(prefetch(partial(reader.rows, names))) as parts:
+        with closing(prefetch(partial(reader.rows, names, integers))) as parts:
             for rows in parts:
+                if left < len(rows):
+                    rows = rows.slice(0, int(left))
+                left -= len(rows)
                 for name in names:
                     profiles[name].add(rows.column(name))
                     if written is None:
                         profiles[name].show(rows.column(name))
+                if left <= 0:
+                    break
     return [*profiles.values()]
 
 
@@ -198,22 +200,26 @@ def guesses(profiles: list[ColumnProfile], label: str | None, weight: str | None
 
 
 def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None = None) -> Settings:
-    """Return settings with ``auto`` in place of columns as what they are guessed to be; say it."""
-    if settings.columns != ("auto",):
+    """Return settings with ``auto`` in place of columns as what they are guessed to be in the first
+    rows, without those named after a minus; say it."""
+    if not settings.columns or settings.columns[0] != "auto":
         return settings
-    guessed = guesses(look_at(find_shards(paths), threads or 1), settings.label, settings.weight)
-    named = (settings.text or "").partition(",")[0]
-    specs = [
-        f"{guess.profile.name}:{guess.spec}"
-        for guess in guessed
-        if guess.spec not in (None, "label", "weight") and guess.profile.name != named
-    ]
-    _log.warning("columns auto: %s", "  ".join(specs) or "none")
+    if plus := [name for name in settings.columns[1:] if not name.startswith("-")]:
+        raise SettingsError(f"columns auto, and {plus[0]!r:.60}: expected -NAME, to leave it out.")
+    away = {name[1:] for name in settings.columns[1:]}
+    reading = ReaderConfig(null_values=settings.null_values)
+    profiles = look_at(find_shards(paths), reading, threads or 1, settings.sample_rows)
+    if strange := away - {profile.name for profile in profiles}:
+        raise SettingsError(f"columns auto without {min(strange)!r:.60}: no such column.")
+    guessed = guesses(profiles, settings.label, settings.weight)
+    away.add((settings.text or "").removesuffix(":hash"))
+    guessed = [guess for guess in guessed if guess.profile.name not in away]
+    made = [guess for guess in guessed if guess.spec not in (None, "label", "weight")]
+    specs = [f"{guess.profile.name}:{guess.spec}" for guess in made]
+    _log.warning("columns auto: %s", ",".join(specs) or "none")
     for guess in guessed:
         if guess.spec is None:
             _log.warning("columns auto leaves %s out: %s.", guess.profile.name, guess.reason)
-        elif guess.reason and guess.spec != "label":
-            _log.warning("columns auto, %s: %s.", guess.profile.name, guess.reason)
-    if not specs and not named:
+    if not specs and settings.text is None:
         raise DataError(f"{paths[0]}: no column that --columns auto would make a feature of.")
     return settings.but(columns=tuple(specs) or None)

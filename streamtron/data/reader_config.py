@@ -10,7 +10,7 @@ from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing, Vocabulary
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.recipe import Recipe
+    from streamtron.data.transform import Transformer
 
 IndexBase = Literal["auto", 0, 1]
 
@@ -26,14 +26,14 @@ Layout = Literal[
     "map of names",
     "dense",
     "columns",
-    "recipe",
+    "transformed",
 ]
 """How a row's features lie in a table, Parquet or Arrow.
 
 ``lists``, a list of column numbers or names and one of values beside it; ``pairs``, a list of
 structs with a column and a value; ``map``, a map from columns to values; ``dense``, a list of a
 number for every column, as embeddings are; ``columns``, every feature a column of numbers of its
-own; ``recipe``, columns of any kinds that a recipe turns into features.
+own; ``transformed``, columns of any kinds that a transformer turns into features.
 """
 
 
@@ -71,8 +71,9 @@ class ReaderConfig:
         found by the usual names, ``""`` = there is none and all values are 1.
     weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
     settled : None = layout and names are told by the first shard. Then all names are those found.
-    recipe : how columns become features; shards that ``convert`` made of them name it, and a model
-        of them reads both.
+    transformer : of scikit-learn, which turns columns into features.
+    null_values : words that stand for a null in CSV beside the empty field; None = the usual ones.
+    null_labels : in tables, rows without a label are ``"refused"`` or ``"left_out"``.
     names : features that have names get their columns by this hash, or from this vocabulary.
     of_text : whether the columns are those of a model that was made from text. Tables count columns
         from 0 whatever the text did, and are numbered as it was.
@@ -95,7 +96,9 @@ class ReaderConfig:
     weights: Literal["read", "ignored"] = "read"
     settled: Settled | None = None
     names: Hashing | Vocabulary | None = None
-    recipe: Recipe | None = None
+    transformer: Transformer | None = None
+    null_values: tuple[str, ...] | None = None
+    null_labels: Literal["refused", "left_out"] = "refused"
     of_text: bool = False
     unknown_features: Literal["refused", "out_of_range"] = "refused"
     share: tuple[float, float] = ALL
@@ -112,8 +115,12 @@ class ReaderConfig:
         plain["hash_bits"] = getattr(self.names, "bits", None)
         plain["hash_seed"] = getattr(self.names, "seed", 0)
         plain["vocabulary"] = getattr(self.names, "names", None)
-        if self.recipe is not None:
-            plain["recipe"] = self.recipe.to_dict()
+        if self.transformer is not None:
+            plain["transformer"] = self.transformer.to_contract()
+        if self.null_labels == "refused":
+            del plain["null_labels"]
+        if self.null_values is None:
+            del plain["null_values"]
         if self.share == ALL:
             del plain["share"]
         if not self.numbers:
@@ -121,8 +128,11 @@ class ReaderConfig:
         return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
 
     @classmethod
-    def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
-        """Make the reading of a contract; what is absent there has its default."""
+    def from_contract(
+        cls, contract: Mapping[str, Any], packed: bytes | None = None
+    ) -> ReaderConfig:
+        """Make the reading of a contract; what is absent there has its default. ``packed`` : the
+        bytes of its transformer."""
         values: dict[str, Any] = {}
         fields: dict[str, Any] = {}
         for name in filter(contract.__contains__, _CONTRACT):
@@ -139,10 +149,10 @@ class ReaderConfig:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
             fields["names"] = Hashing(values["hash_bits"], values.get("hash_seed", 0))
-        if values.get("recipe") is not None:
-            from streamtron.data.formats.recipe import Recipe
+        if values.get("transformer") is not None:
+            from streamtron.data.transform import Transformer
 
-            fields["recipe"] = Recipe.from_dict(values["recipe"])
+            fields["transformer"] = Transformer.from_contract(values["transformer"], packed or b"")
         return cls(**fields)
 
     @property
@@ -184,7 +194,9 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
-    "recipe": (None, lambda x: x is None or isinstance(x, dict)),
+    "transformer": (None, lambda x: x is None or isinstance(x, dict)),
+    "null_values": ("null_values", _are_names),
+    "null_labels": ("null_labels", lambda x: x in ("refused", "left_out")),
     "share": ("share", lambda x: isinstance(x, list) and [*map(type, x)] == [float, float]),
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import Codes, Label, are_targets
+from streamtron.core.rows import Codes, Label, are_targets, without_label
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.reader_config import ALL, ReaderConfig
@@ -137,7 +137,9 @@ class FileReader(ABC):
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the rows that are left, in file order."""
-        first, deleted = 0, self._without
+        first, unlabelled, deleted = 0, 0, self._without
+        reading = self.reading
+        leaves_out = reading.null_labels == "left_out" and reading.labels == "required"
         for batch in self._batches_of_all():
             stays = np.ones(batch.rows, bool)
             if self.reading.share != ALL:
@@ -147,9 +149,16 @@ class FileReader(ABC):
             if deleted is not None:
                 within = slice(*np.searchsorted(deleted.rows, (first, first + batch.rows)))
                 stays[deleted.rows[within] - first] = False
+            if leaves_out and batch.code_offsets is None:
+                labelled = ~without_label(batch.codes)
+                unlabelled += int(np.count_nonzero(stays & ~labelled))
+                stays &= labelled
             if stays.any():
                 yield batch if stays.all() else take_rows(batch, np.flatnonzero(stays))
             first += batch.rows
+        if unlabelled:
+            rows = f"{unlabelled:,} {'row' if unlabelled == 1 else 'rows'} without a label"
+            self.notes.add(f"{self.name}: {rows} left out.")
         if deleted is not None and self.fingerprint() != deleted.fingerprint:
             raise DataError(
                 f"{self.name}: its bytes changed since {len(deleted)} of its rows were "

@@ -200,9 +200,11 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             as_paths(shards), settings, machine, classes, workers, listen
         )
         labels, base = sorted_labels(data.labels), data.index_base
-        self.n_features_in_ = max(data.width - base, 0)
+        transformer = data.reading.transformer
+        self.n_features_in_ = transformer.width if transformer else max(data.width - base, 0)
         namer = namer_of(data.reading.contract())
         self._name_features(getattr(namer, "names", ())[: self.n_features_in_])
+        self.transformer_ = None if transformer is None else transformer.estimator
         self._rows = data.rows
         self._problem = problem_of(learners, settings, labels)
         sign = sign_of_learner(data.labels, labels, settings)

@@ -22,7 +22,7 @@ from streamtron.model.display import model_text
 from streamtron.model.scoring import highest, labels_of, matrix_of, namer_of, rows_of, stays_sparse
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.recipe import Recipe
+    from streamtron.data.transform import Transformer
 
 _CONTENT = ("classes", "settings", "certificate", "reading")
 """Attributes that are written as JSON."""
@@ -78,6 +78,7 @@ class LinearModel:
         filled in.
     calibration : JSON; what ``streamtron.calibrate`` makes, or None; see ``predict_proba``.
     offsets : float16, one a weight that is not 0, or None; see ``model.certainty.middle``.
+    transformer : what makes the features of tables or texts, or None.
 
     Raises
     ------
@@ -110,9 +111,8 @@ class LinearModel:
     """the number (0 or 1) that the shards give the column of ``weights[0]``"""
     namer: Vocabulary | Hashing | None
     """what maps the names of features to columns; None where they are numbers"""
-    feature_names: tuple[str, ...]
-    """the names of the columns, in the order of their numbers; () if they have none, or are hashed;
-    the last ones may be beyond the model's width"""
+    transformer: Transformer | None = field(repr=False)
+    """what makes the features of tables or texts; ``transformer.estimator`` is scikit-learn's"""
 
     def __init__(
         self,
@@ -124,6 +124,7 @@ class LinearModel:
         reading: Mapping[str, Any],
         calibration: Mapping[str, Any] | None = None,
         offsets: NDArray[np.float16] | None = None,
+        transformer: Transformer | None = None,
     ) -> None:
         assign = object.__setattr__
         kept, shape = validation.checked_weights(weights, np.ndim(bias))
@@ -136,8 +137,11 @@ class LinearModel:
         assign(self, "columns", shape[-1])
         assign(self, "index_base", int(self.reading["index_base"]))
         assign(self, "namer", namer_of(self.reading))
-        assign(self, "feature_names", getattr(self.namer, "names", ()))
-        if 0 < (number := len(self.feature_names)) < self.columns:
+        assign(self, "transformer", transformer)
+        if transformer is not None and transformer.width != self.columns:
+            width = f"{transformer.width} features and {self.columns} weights"
+            raise SettingsError(f"transformer: {width}. Fit again.")
+        if 0 < (number := len(getattr(self.namer, "names", ()))) < self.columns:
             raise SettingsError(f"reading: {number} names, {self.columns} columns. Fit again.")
         assign(self, "classes", validation.checked_classes(classes, self.kind, shape))
         assign(self, "certificate", validation.checked_certificate(certificate, shape))
@@ -149,7 +153,7 @@ class LinearModel:
 
     def but(self, **changes: Any) -> LinearModel:
         """Return a model in which these arguments differ."""
-        names = (*_CONTENT, "bias", "calibration", "offsets")
+        names = (*_CONTENT, "bias", "calibration", "offsets", "transformer")
         arguments = {name: getattr(self, name) for name in names}
         return LinearModel(**{"weights": self.sparse_weights, **arguments, **changes})
 
@@ -174,14 +178,26 @@ class LinearModel:
         return validation.read_only(kept.toarray(order="F")).T
 
     @cached_property
-    def recipe(self) -> Recipe | None:
-        """How columns become features; None where the model was fitted on features."""
-        recipe = self.reading.get("recipe")
-        if recipe is None:
-            return None  # without pyarrow, which the recipe loads
-        from streamtron.data.formats.recipe import Recipe
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns, in the order of their numbers; () if some have none, as hashed
+        ones; the last ones may be beyond the model's width."""
+        if self.transformer is None:
+            return getattr(self.namer, "names", ())
+        names = tuple(name for name in self.transformer.names if name is not None)
+        return names if len(names) == self.columns else ()
 
-        return Recipe.from_dict(recipe)
+    @property
+    def has_names(self) -> bool:
+        """Whether some columns have names."""
+        if self.transformer is not None:
+            return any(self.transformer.names)
+        return bool(self.feature_names)
+
+    def name_of(self, j: int) -> str | None:
+        """Return the name of the column of ``weights[…, j]``, if it has one."""
+        if self.transformer is not None:
+            return self.transformer.names[j]
+        return self.feature_names[j] if j < len(self.feature_names) else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LinearModel):
@@ -216,8 +232,7 @@ class LinearModel:
             * a list of records, {name: value}. Where features are columns of numbers, each has all
               of them; else by the vocabulary or the hash, what is absent being 0;
             * a list of lists of tokens, for a vocabulary or a hash: each occurrence counts 1;
-            * a list of documents, if the model was fitted on documents; where other columns were
-              beside them, a list of records, or a data frame, with all of these.
+            * what the model's transformer takes: a data frame, a list of records or of documents.
 
             A name that the vocabulary does not have weighs 0.
 
@@ -289,6 +304,8 @@ class LinearModel:
             tensors["starts"] = kept.indptr.astype(np.int64)
         if self.offsets is not None:
             tensors["offsets"] = self.offsets
+        if self.transformer is not None:
+            tensors["transformer"] = np.frombuffer(self.transformer.packed, np.uint8)
         return content, tensors
 
     @classmethod
@@ -305,7 +322,21 @@ class LinearModel:
             parts = {name: content[name] for name in _CONTENT}
             parts |= {"calibration": content.get("calibration"), "bias": tensors["bias"]}
             parts["offsets"] = tensors.get("offsets")
+            parts["transformer"] = _transformer_of(parts["reading"], tensors.get("transformer"))
             return cls(validation.kept_weights(tensors, parts["reading"]["columns"]), **parts)
         except _NO_MODEL as error:
             reason = f"sealed, but what it holds is no model ({error}). Fit again."
             raise FileDamaged(f"{path}: {reason}") from error
+
+
+def _transformer_of(
+    reading: Mapping[str, Any], packed: NDArray[np.uint8] | None
+) -> Transformer | None:
+    """Return the transformer of a model's file; it is loaded where it is used."""
+    if reading.get("transformer") is None:
+        return None
+    from streamtron.data.transform import Transformer
+
+    return Transformer.from_contract(
+        reading["transformer"], b"" if packed is None else bytes(packed)
+    )

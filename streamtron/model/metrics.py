@@ -47,7 +47,7 @@ class Evaluation:
     * **Always:** ``rows`` (those of weight 0 included), ``weight`` (the sum of the row weights),
       ``accuracy``, the share of the weight on rows whose predicted classes are exactly theirs.
     * **Where there are some:** ``out_of_range``, nonzeros in columns beyond the model's width,
-      which weigh 0; ``unseen``, the columns of a table with categories that were not counted.
+      which weigh 0.
     * **Two classes:** ``true_positives``, ``false_positives``, ``false_negatives``,
       ``true_negatives``, ``precision``, ``recall``, ``f1``, ``roc_auc``, ``average_precision`` of
       the larger class.

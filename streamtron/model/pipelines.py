@@ -4,7 +4,6 @@ pipeline."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,20 @@ from streamtron.core.config import Settings, label_weights
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import loss_of
 from streamtron.core.names import prices
-from streamtron.data.formats.date_column import DateColumn
-from streamtron.data.formats.list_column import ListColumn, VectorColumn
-from streamtron.data.formats.number_column import NumberColumn
-from streamtron.data.formats.recipe import Recipe
-from streamtron.data.formats.text_column import TextColumn
-from streamtron.model.column_transformers import WHOLE, transformer
-from streamtron.model.export import class_array
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import stays_sparse
 
 
 def to_sklearn(model: LinearModel) -> Any:
     """Return a fitted estimator of scikit-learn, within a ``CalibratedClassifierCV`` if the model
-    is calibrated, and of raw rows, within a ``Pipeline``, if it has a recipe; see ``export``."""
-    if (recipe := model.recipe) is not None:
+    is calibrated, and behind its transformer, within a ``Pipeline``, if it has one; see
+    ``export``."""
+    if model.transformer is not None:
         from sklearn.pipeline import Pipeline
 
-        features, model = on_features(model, recipe)
         last = "regressor" if model.regression else "classifier"
-        return Pipeline([("features", features), (last, to_sklearn(model))])
+        steps = [("features", model.transformer.estimator), (last, to_sklearn(on_features(model)))]
+        return Pipeline(steps)
     if model.kind == "multilabel":
         raise SettingsError(
             "format sklearn: a multilabel model, and LinearSVC gives a row one label. Export as "
@@ -56,6 +49,15 @@ def to_sklearn(model: LinearModel) -> Any:
     if len(names) == model.columns:
         linear.feature_names_in_ = classifier.feature_names_in_ = np.array(names, dtype=object)
     return classifier
+
+
+def class_array(model: LinearModel) -> np.ndarray[Any, Any]:
+    """Return the classes as an array: int64 if they are whole numbers."""
+    is_text = isinstance(next(iter(model.classes), None), str)
+    classes = np.array(model.classes, dtype=object if is_text else None)
+    if classes.dtype.kind == "f" and not (classes % 1).any() and (np.abs(classes) < 2**53).all():
+        return classes.astype(np.int64)
+    return classes
 
 
 def _labels(model: LinearModel) -> np.ndarray[Any, Any]:
@@ -154,53 +156,7 @@ def _class_weight(model: LinearModel) -> Any:
     return {label: weights[label] for label in class_array(model).tolist() if label in weights}
 
 
-def on_features(model: LinearModel, recipe: Recipe) -> tuple[Any, LinearModel]:
-    """Return a fitted transformer of raw rows, and the model of its features, in their order.
-
-    Rows are a data frame with the columns of the recipe, or a list of documents where it has no
-    other column. A feature may come several times, of which one is not 0. SettingsError: a column
-    for which scikit-learn has no transformer.
-    """
-    made = [transformer(column) for column in recipe.columns]
-    places = np.concatenate(
-        [start + features for start, (_, features) in zip(recipe.starts, made, strict=False)]
-    )
-    weights = recipe_weights(model, recipe).tocsc()[:, places].tocsr()
+def on_features(model: LinearModel) -> LinearModel:
+    """Return the model of the features that its transformer makes."""
     reading = {"index_base": 0, "multilabel": model.reading.get("multilabel", False)}
-    moved = model.but(weights=weights, reading=reading, certificate=None, offsets=None)
-    transformers = [transformer for transformer, _ in made]
-    if isinstance(recipe.columns[0], TextColumn) and len(recipe.columns) == 1:
-        return transformers[0], moved
-    return _side_by_side(recipe, transformers), moved
-
-
-def recipe_weights(model: LinearModel, recipe: Recipe) -> sparse.csr_array:
-    """Return the weights of a recipe's features, (K, width); 0 behind the model's last column."""
-    wide = sparse.csr_array(model.sparse_weights, copy=True)
-    wide.resize((wide.shape[0], recipe.width))
-    return wide
-
-
-def _side_by_side(recipe: Recipe, transformers: list[Any]) -> Any:
-    """Return a fitted ``ColumnTransformer`` of fitted transformers, one a column."""
-    from sklearn.compose import ColumnTransformer
-    from sklearn.frozen import FrozenEstimator
-
-    try:
-        frame = import_module("pandas").DataFrame
-    except ImportError as error:
-        raise SettingsError(
-            "format sklearn: a ColumnTransformer needs pandas, which is not installed. Install it, "
-            "or export as json."
-        ) from error
-    columns = [
-        (
-            column.name,
-            FrozenEstimator(transformer),
-            column.name if isinstance(column, WHOLE) else [column.name],
-        )
-        for column, transformer in zip(recipe.columns, transformers, strict=True)
-    ]
-    values = {NumberColumn: 0.0, DateColumn: "1970-01-01", ListColumn: [], VectorColumn: [0.0]}
-    example = {column.name: [values.get(type(column), "")] for column in recipe.columns}
-    return ColumnTransformer(columns).fit(frame(example))
+    return model.but(reading=reading, transformer=None)

@@ -20,7 +20,7 @@ from streamtron.core.text import some
 from streamtron.model.validation import HUGE
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.recipe import Recipe
+    from streamtron.data.transform import Transformer
     from streamtron.model.linear_model import LinearModel
 
 Kind = Literal["numbers", "records", "tokens", "documents", "empty"]
@@ -34,8 +34,8 @@ def rows_of(model: LinearModel, X: Any) -> sparse.csr_array:
     names = _frame_names(X)
     kind, rows = _listed(X) if names is None else ("numbers", [])
     named = kind in ("records", "tokens") or (kind == "empty" and model.namer is not None)
-    if model.recipe is not None and (names is not None or kind in ("documents", "records")):
-        return _by_recipe(model, model.recipe, X, names, rows, kind)
+    if model.transformer is not None and (names is not None or kind in ("documents", "records")):
+        return _transformed(model.transformer, X, names, rows, kind)
     if kind == "documents":
         raise DataError("X: text, and the model was not fitted on text. Give lists of tokens.")
     if named and model.reading.get("layout") != "columns":
@@ -84,16 +84,6 @@ def matrix_of(model: LinearModel, rows: Rows) -> tuple[sparse.csr_array, int]:
         indptr = np.concatenate(([0], np.cumsum(known)))[indptr]
     shape = len(indptr) - 1, model.columns
     return sparse.csr_array((values, columns, indptr), shape=shape), out_of_range
-
-
-def unseen_columns(model: LinearModel, rows: Rows) -> tuple[str, ...]:
-    """Return the columns of a table in which rows of shards have categories that the model's recipe
-    has not counted; see ``Recipe.rows_of``."""
-    if model.recipe is None:
-        return ()
-    columns = rows.indices[rows.indptr[0] : rows.indptr[-1]]
-    unseen = np.unique(columns[columns >= model.recipe.width]) - model.recipe.width
-    return tuple(model.recipe.names[k] for k in unseen.tolist())
 
 
 def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:
@@ -153,15 +143,37 @@ def _columns(
     return columns
 
 
-def _by_recipe(
-    model: LinearModel, recipe: Recipe, X: Any, names: list[Any] | None, rows: list[Any], kind: Kind
+def _transformed(
+    transformer: Transformer, X: Any, names: list[Any] | None, rows: list[Any], kind: Kind
 ) -> sparse.csr_array:
-    """Return documents, records or a data frame as the model's recipe makes rows of them."""
+    """Return documents, records or a data frame as the model's transformer makes rows of them."""
+    from streamtron.data.formats.layouts import Spot
+
+    return transformer.made(_batch(transformer, X, names, rows, kind), Spot("X", "", 0)).rows
+
+
+def _batch(
+    transformer: Transformer, X: Any, names: list[Any] | None, rows: list[Any], kind: Kind
+) -> Any:
+    """Return the columns that a transformer takes, as Arrow."""
+    from streamtron.data.transform import batch_of
+
     if kind == "documents":
-        [text] = [column.name for column in recipe.columns if column.KIND == "text"][:1] or [""]
-        rows = [{text: row} for row in rows]
-    made = recipe.rows(_columns(X, names, rows, recipe.names))
-    return sparse.csr_array(made[:, : model.columns], dtype=np.float64)  # later ones weigh 0
+        texts = [name for name, kind in transformer.inputs if kind in ("text", "documents")]
+        rows = [{texts[0] if texts else "": row} for row in rows]
+    return batch_of(_columns(X, names, rows, transformer.columns))
+
+
+def raw_columns(transformer: Transformer, X: Any) -> dict[str, Any]:
+    """Return the columns that a transformer takes, in the types that it takes."""
+    from streamtron.data.formats.layouts import Spot
+    from streamtron.data.transform import frame_of
+
+    names = _frame_names(X)
+    kind, rows = _listed(X) if names is None else ("numbers", [])
+    batch = _batch(transformer, X, names, rows, kind)
+    frame = frame_of(batch, transformer.inputs, Spot("X", "", 0))
+    return {transformer.columns[0]: frame} if transformer.takes_documents else dict(frame.items())
 
 
 def _table(

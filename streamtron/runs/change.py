@@ -31,7 +31,7 @@ from streamtron.data import (
     deletions,
     drop_cached,
 )
-from streamtron.data.recipes import recipe_digest
+from streamtron.data.sample import transformer_digest
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import transaction, witness
 from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_record
@@ -376,7 +376,8 @@ def _stage(target: EditableRun, data: Dataset, outcome: Outcome, state: State) -
     write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
     checkpoint = Checkpoint.of(state, data, outcome.report["seconds"])
     Run(staged, stamps, None).save(checkpoint)
-    write_record(staged, target.settings, stamps, recipe_digest(target.settings, target.reading))
+    digest = transformer_digest(target.settings, target.reading)
+    write_record(staged, target.settings, stamps, digest)
 
 
 def _drop_stale(target: EditableRun, data: Dataset, reading: ReaderConfig) -> None:

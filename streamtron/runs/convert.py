@@ -14,7 +14,6 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import whole
 from streamtron.core.limits import available_processors
 from streamtron.core.names import check_names
-from streamtron.core.sealed import canonical
 from streamtron.data import (
     ReaderConfig,
     ShardFile,
@@ -27,9 +26,8 @@ from streamtron.data.column_names import add_up, names_of, write_names
 from streamtron.data.discover import NAMES
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
-from streamtron.data.profile import with_guesses
-from streamtron.data.recipes import counted_reading
 from streamtron.data.row_batch import RowBatch
+from streamtron.data.sample import has_transformer
 from streamtron.data.writers.shards import (
     ROWS_PER_SHARD,
     Format,
@@ -58,26 +56,24 @@ def convert(
     keep_names: bool = False,
     **names: Any,
 ) -> Written:
-    """Convert shards into another format or size, or columns of any kinds into rows.
+    """Convert shards into another format or size.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
     0. Rows keep their order, labels and weights; names of features become numbers. With
     ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
-    a label may be a name. New shards appear together at the end; those made of ``columns`` or
-    ``text`` name the recipe, so that models read the columns. Shards are read once, and once more
-    for what a recipe must know, for ``keep_names``, and from libsvm text to Parquet without an
-    index base.
+    a label may be a name. New shards appear together at the end. Shards are read once, and once
+    more for ``keep_names``, and from libsvm text to Parquet without an index base.
 
     Parameters
     ----------
     shards : files, directories or globs, in any format that is read.
     destination : a new or empty directory.
     to : ``"libsvm"`` or ``"parquet"``.
-    settings : how the shards are read, or by name: ``columns``, ``label``, ``multiclass``, …
+    settings : how the shards are read, or by name: ``label``, ``features``, ``multiclass``, …
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
-    keep_names : write the names of the columns, words too, where ``explain`` and ``report`` find
-        them; of many the 2¹⁹ that occur most often.
+    keep_names : write the names of the columns where ``explain`` and ``report`` find them; of many
+        the 2¹⁹ that occur most often.
 
     Examples
     --------
@@ -88,19 +84,22 @@ def convert(
     2
     """
     check_names(names, READING)
-    paths, threads = as_paths(shards), available_processors()
-    settings = with_guesses(settings_from(settings, names), paths)
+    paths, threads, settings = (
+        as_paths(shards),
+        available_processors(),
+        settings_from(settings, names),
+    )
+    if has_transformer(settings):
+        raise SettingsError(
+            "convert writes rows as they are read, and fit turns columns into features: leave "
+            "columns, text and transformer out."
+        )
     weights, to_text = settings.weight is not None or settings.weights_in_label, to == "libsvm"
     whole(rows_per_shard, "rows-per-shard", least=1)
     if to_text and weights and settings.multilabel:
         raise SettingsError(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
             "the weight out."
-        )
-    if to_text and (settings.columns or settings.text):
-        raise SettingsError(
-            "libsvm text has no place for the recipe of the columns, without which no model could "
-            "read them: convert to Parquet."
         )
     check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
     files = find_shards(paths)
@@ -111,7 +110,6 @@ def convert(
         )
     reading = resolve_reading(files[0], reading_from_settings(settings))
     with new_shards(destination, overwrite) as place:
-        reading, _ = counted_reading(files, reading, settings, threads)
         if reading.index_base == "auto":
             is_kept = to_text or not of_text  # whatever the numbers begin with
             from_0 = is_kept or any((b.indices == 0).any() for b in _read(files, reading, threads))
@@ -121,8 +119,7 @@ def convert(
         if keep_names:
             named = chain.from_iterable(names_of(file, reading, threads) for file in files)
             write_names(os.path.join(place, NAMES), add_up(named), reading, shift)
-        recipe = None if reading.recipe is None else canonical(reading.recipe.to_dict())
-        style = ShardStyle(to, shift, weights, settings.one_vs_rest, recipe)
+        style = ShardStyle(to, shift, weights, settings.one_vs_rest)
         with closing(_read(files, reading, threads)) as batches:
             written = write_shards(batches, place, style, rows_per_shard)
         if not written.rows:

@@ -101,11 +101,12 @@ class Checkpoint(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Content of ``run.json``; the settings are plain values, the recipe its ``recipe_digest``."""
+    """Content of ``run.json``; the settings are plain values, ``transformer`` is the
+    ``transformer_digest``."""
 
     settings: dict[str, Any]
     stamps: list[tuple[str, int, int]]
-    recipe: str | None
+    transformer: str | None
 
 
 @dataclass
@@ -142,14 +143,14 @@ class Run:
         checkpoint = None if self.record is None else self.load()
         return [] if checkpoint is None else checkpoint.labels
 
-    def begin(self, settings: Settings, recipe: str | None) -> None:
-        """Begin, or go on with, a run of these settings and recipe; what was there of another is
-        removed. SettingsError, DataError: a run that is resumed has others, but for MAY_CHANGE."""
+    def begin(self, settings: Settings, transformer: str | None) -> None:
+        """Begin, or go on with, a run of these settings and transformer; what was there of another
+        is removed. SettingsError, DataError: a resumed run has others, except for MAY_CHANGE."""
         if self.record is not None:
-            _check_same(self.path, self.record, settings, recipe)
+            _check_same(self.path, self.record, settings, transformer)
         else:
             self.forget()
-        write_record(self.path, settings, self.stamps, recipe)
+        write_record(self.path, settings, self.stamps, transformer)
         self.started = True
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -271,10 +272,10 @@ class CheckpointWriter:
             self.save(state)
 
 
-def write_record(path: Path, settings: Settings, stamps: Stamps, recipe: str | None) -> None:
+def write_record(path: Path, settings: Settings, stamps: Stamps, transformer: str | None) -> None:
     """Write ``run.json``."""
     record = {
-        "recipe": recipe,
+        "transformer": transformer,
         "run_version": RECORD_VERSION,
         "settings": settings.to_dict(),
         "shards": [list(stamp) for stamp in stamps],
@@ -292,15 +293,15 @@ def read_record(path: Path) -> Record:
         if record["run_version"] != RECORD_VERSION:
             raise ValueError(f"version {record['run_version']}, expected {RECORD_VERSION}")
         stamps = [(str(name), int(size), int(time)) for name, size, time in record["shards"]]
-        return Record(dict(record["settings"]), stamps, record.get("recipe"))
+        return Record(dict(record["settings"]), stamps, record.get("transformer"))
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
         raise DataError(
             f"{where}: not the record of a run ({error}). Start over with --overwrite."
         ) from error
 
 
-def _check_same(path: Path, record: Record, settings: Settings, recipe: str | None) -> None:
-    """Refuse settings or a recipe other than the run's."""
+def _check_same(path: Path, record: Record, settings: Settings, transformer: str | None) -> None:
+    """Refuse settings or a transformer other than the run's."""
     recorded = record.settings
     current = json.loads(json.dumps(settings.to_dict()))
     names = {*recorded, *current} - set(MAY_CHANGE)
@@ -312,7 +313,7 @@ def _check_same(path: Path, record: Record, settings: Settings, recipe: str | No
             f"resumed run keeps its settings, except for {' and '.join(MAY_CHANGE)}; start over "
             "with --overwrite."
         )
-    if record.recipe != recipe:
+    if record.transformer != transformer:
         what = f"{path}: the columns of the run are of other names, or were counted in other rows."
         raise DataError(f"{what} Put its vocabulary or model back, or start over with --overwrite.")
 

@@ -25,7 +25,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
-from streamtron.model.scoring import chosen_classes, unseen_columns
+from streamtron.model.scoring import chosen_classes
 from streamtron.runs.directory import manifest_of
 from streamtron.runs.inputs import (
     Paths,
@@ -151,7 +151,6 @@ class ScoredRows(NamedTuple):
     labels: tuple[Label, ...]
     first_row: int
     out_of_range: int
-    unseen: tuple[str, ...]
     shard: str
 
 
@@ -191,7 +190,6 @@ def _score_shard(
                 tuple(source.labels),
                 chunk.ranges[0][0],
                 max(beyond),
-                unseen_columns(first, chunk.rows),
                 shard.name,
             )
 
@@ -223,7 +221,7 @@ class Evaluator:
         self.scores = Scores(classes, held=held, ranking=ranking)
         self.bounds: AccuracyBounds | None = None
         self.worth: ProbabilityScores | None = None
-        self.out_of_range, self.unseen = 0, set[str]()
+        self.out_of_range = 0
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
         self.residuals = Residuals(worst, ranking=ranking, held=held) if model.regression else None
         if probability_map(model) is not None:
@@ -233,7 +231,6 @@ class Evaluator:
         """Add rows; ``number`` : of the model among those that scored them."""
         truth, weights, decisions = rows.truth, rows.weights, rows.decisions[number]
         self.out_of_range += rows.out_of_range
-        self.unseen.update(rows.unseen)
         if self.residuals is not None:
             self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
             return
@@ -249,8 +246,7 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """Return the metrics of all rows so far."""
-        unknown = {"out_of_range": self.out_of_range, "unseen": sorted(self.unseen)}
-        beyond: dict[str, Any] = {name: value for name, value in unknown.items() if value}
+        beyond: dict[str, Any] = {"out_of_range": self.out_of_range} if self.out_of_range else {}
         if self.residuals is not None:
             return Evaluation({**self.residuals.metrics(), **beyond})
         metrics = self.scores.evaluation().to_dict() | beyond

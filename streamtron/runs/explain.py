@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.kinds import whole
 from streamtron.core.rows import Rows
 from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
+from streamtron.data.sample import first_rows_of
 from streamtron.model.linear_model import Direction, LinearModel
-from streamtron.model.scoring import labels_of
+from streamtron.model.scoring import labels_of, matrix_of
 from streamtron.runs.directory import manifest_of, run_directory
 from streamtron.runs.inputs import (
     Paths,
@@ -46,8 +48,10 @@ def explain(
     Parameters
     ----------
     model : a model or its file.
-    shards, row : files, directories or globs, and the number of a row among all of them, from 0,
-        as in the output of ``predict``. The rows before it are read too.
+    shards : files, directories or globs.
+    row : the number of a row among all of them, from 0, as in the output of ``predict``. The rows
+        before it are read too. None = explain the model; one with a transformer over the rows of
+        the shards, if they are given.
     most : features listed of each class, those of the largest |weight| or |contribution| first.
     names : directories in which ``convert`` kept the names of columns.
 
@@ -55,18 +59,21 @@ def explain(
     -------
     ``directions``, a list with one entry, of many classes one a class, with ``positive`` (the
     class; None of regression), ``bias`` and ``features``: ``column`` as the shards number it,
-    ``name`` if it has one, and ``weight``, what the first of its names counts: minus the column's
-    where its values are stored negated. Names that share a column are joined by " | ", and
-    ``opposite:`` is before one that counts the other way. Of a row also its ``shard`` and predicted
-    ``label`` (a list of a multilabel model, None of regression), and of each direction the
-    ``decision`` = Σ contribution + bias, of each feature ``value`` and ``contribution`` = value ·
-    weight, and as ``other_features`` and ``other_contributions`` the number and the sum of those
-    that are not listed.
+    ``name`` if it has one (names that share a column are joined by " | "), and ``weight``.
+
+    * **With a transformer** also ``columns``, an entry for each column of the table: ``column``,
+      ``features`` made of it, and ``largest`` |weight|.
+    * **With shards** ``spread``, the standard deviation over the rows of what a column adds to the
+      decision, and of each feature the ``rows`` in which it is not 0.
+    * **Of a row** its ``shard`` and predicted ``label`` (a list of a multilabel model, None of
+      regression), and of each direction the ``decision`` = Σ contribution + bias, of each feature
+      ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
+      ``other_contributions`` the number and the sum of those that are not listed.
 
     Raises
     ------
-    SettingsError : shards without a row, or a row without shards.
-    DataError : no row of this number; names of columns of another recipe.
+    SettingsError : a row without shards; shards without a row, of a model without a transformer.
+    DataError : no row of this number; names of columns that are numbered otherwise.
     MachineError
 
     Examples
@@ -77,19 +84,24 @@ def explain(
     [{'column': 2, 'weight': -2.0}]
     """
     model, most, paths = as_model(model), whole(most, "most"), as_paths(shards)
-    if bool(paths) != (row is not None):
+    if bool(paths) != (row is not None) and (model.transformer is None or not paths):
         raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
     column_names = load_names(model, as_paths(names))
     if row is not None:
         return _explain_row(model, paths, row, most, column_names)
-    directions = [
+    columns, rows = _by_column(model, paths)
+    directions: list[dict[str, Any]] = [
         {
             "positive": direction.positive,
             "bias": direction.bias,
+            **({"columns": columns[k]} if columns else {}),
             "features": heaviest(model, direction, most, column_names),
         }
-        for direction in model.directions()
+        for k, direction in enumerate(model.directions())
     ]
+    for feature in (feature for entry in directions for feature in entry["features"]):
+        if rows is not None:
+            feature["rows"] = int(rows[feature["column"] - model.index_base])
     return {"directions": directions}
 
 
@@ -102,6 +114,67 @@ def heaviest(
     return [_feature(model, j, names, weight=weight) for j, weight in pairs]
 
 
+def _by_column(
+    model: LinearModel, paths: list[str]
+) -> tuple[list[list[dict[str, Any]]], NDArray[np.int64] | None]:
+    """Return, of each direction, what each column of a table adds, the most first, and in how many
+    rows each feature is not 0, None without rows."""
+    if model.transformer is None:
+        return [], None
+    names, group = np.unique(model.transformer.sources, return_inverse=True)
+    features = np.bincount(group, minlength=len(names))
+    weights = [direction.weights for direction in model.directions()]
+    sums = [
+        sparse.csr_array((w, (np.arange(len(w)), group)), shape=(len(w), len(names)))
+        for w in weights
+    ]
+    count, rows = 0, np.zeros(model.columns, np.int64)
+    means, squares = np.zeros((2, len(sums), len(names)))
+    for _, chunk in _chunks(model, paths) if paths else ():
+        matrix, _ = matrix_of(model, chunk)
+        rows += np.bincount(matrix.indices, minlength=model.columns)
+        share = matrix.shape[0] / (count + matrix.shape[0])
+        for k, by_group in enumerate(sums):
+            added = (matrix @ by_group).toarray()
+            mean = added.mean(axis=0)
+            apart = mean - means[k]
+            squares[k] += np.square(added - mean).sum(axis=0) + apart**2 * count * share
+            means[k] += apart * share
+        count += matrix.shape[0]
+    columns = []
+    for k, w in enumerate(weights):
+        largest = np.zeros(len(names))
+        np.maximum.at(largest, group, np.abs(w))
+        spread = np.sqrt(squares[k] / count) if count else None
+        order = np.argsort(-(largest if spread is None else spread), kind="stable")
+        columns.append(
+            [
+                {
+                    "column": str(names[g]),
+                    "features": int(features[g]),
+                    "largest": float(largest[g]),
+                }
+                | ({} if spread is None else {"spread": float(spread[g])})
+                for g in order.tolist()
+            ]
+        )
+    return columns, rows if paths else None
+
+
+def first_rows(
+    model: LinearModel, path: str | os.PathLike[str], given: Sequence[str] = (), most: int = 1_000
+) -> Any:
+    """Return the columns that a model's transformer takes in the first rows of shards, by default
+    of those of its run, as a table; None where there are none."""
+    if model.transformer is None:
+        return None
+    manifest = None if given else manifest_of(run_directory(path))
+    paths = [*given] or [shard.path for shard in (manifest.shards if manifest else ())]
+    if not paths or not (given or all(map(os.path.exists, paths))):
+        return None
+    return first_rows_of(find_shards(paths), reading_from_model(model), most)
+
+
 def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
     """Load the names of a model's columns from directories that ``convert`` wrote."""
     if not paths:
@@ -111,7 +184,7 @@ def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
     names = ColumnNames(paths)
     if difference := names.difference(reading_from_model(model)):
         raise DataError(
-            f"{paths[0]}: names of columns that are not the model's, made by another recipe: "
+            f"{paths[0]}: names of columns that are not the model's: "
             f"{difference}. Name the directory that the model was trained on."
         )
     return names
@@ -137,20 +210,14 @@ def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
 
 
 def _feature(
-    model: LinearModel, j: int, column_names: ColumnNames | None, **signed: float
+    model: LinearModel, j: int, column_names: ColumnNames | None, **numbers: float
 ) -> dict[str, Any]:
     """Return ``column`` of the weight j, as the shards number it, ``name`` if it has one, and
-    ``weight`` and ``value`` with the signs that they have for that name."""
-    column, names = j + model.index_base, model.feature_names
-    name, sign = names[j] if j < len(names) else model.recipe and model.recipe.name_of(j), 1
-    if (
-        name is None
-        and column_names
-        and (pair := column_names.get(column, signed.get("value", 0.0)))
-    ):
-        name, sign = pair
-    signed = {key: sign * number for key, number in signed.items()}
-    return {"column": column, **({} if name is None else {"name": name}), **signed}
+    numbers of it."""
+    column, name = j + model.index_base, model.name_of(j)
+    if name is None and column_names:
+        name = column_names.get(column)
+    return {"column": column, **({} if name is None else {"name": name}), **numbers}
 
 
 def _largest(values: NDArray[np.float64], most: int) -> list[int]:
@@ -200,14 +267,23 @@ def _explain_row(
 
 
 def _find_row(model: LinearModel, paths: list[str], number: int) -> tuple[str, Rows]:
-    files, first_row = find_shards(paths), 0
+    first_row = 0
+    for name, rows in _chunks(model, paths):
+        number_of_rows = len(rows.indptr) - 1
+        if 0 <= (at := number - first_row) < number_of_rows:
+            return name, rows.part(at, at + 1)
+        first_row += number_of_rows
+    raise DataError(f"row {number}: the shards have {first_row:,} rows, numbered from 0.")
+
+
+def _chunks(model: LinearModel, paths: list[str]) -> Iterator[tuple[str, Rows]]:
+    """Yield the rows of shards, each with the name of its shard. DataError: there are none."""
+    files, rows = find_shards(paths), 0
     reading = reading_to_score(model, files[0], labelled=False)
     for shard in files:
         with open_one(shard, reading) as source:
             for chunk in source.chunks():
-                if 0 <= (at := number - first_row) < len(chunk):
-                    return shard.name, chunk.rows.part(at, at + 1)
-                first_row += len(chunk)
-    if not first_row:
+                rows += len(chunk)
+                yield shard.name, chunk.rows
+    if not rows:
         raise no_rows(files)
-    raise DataError(f"row {number}: the shards have {first_row:,} rows, numbered from 0.")

@@ -23,7 +23,7 @@ from streamtron.core.rows import Label
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, ShardFile, ShardSource, find_shards
 from streamtron.data.profile import with_guesses
-from streamtron.data.recipes import recipe_digest
+from streamtron.data.sample import transformer_digest
 from streamtron.data.source import excluding
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import (
@@ -63,7 +63,7 @@ from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.recipe import Recipe
+    from streamtron.data.transform import Transformer
 
 _log = logging.getLogger(__name__)
 
@@ -90,11 +90,13 @@ def fit(
     ----------
     shards : files, directories or globs of libsvm text, Parquet or Arrow; or a pandas, polars or
         Dask data frame, a polars LazyFrame, a Hugging Face data set, a DuckDB relation, an Arrow
-        table or stream, an iterator of record batches, or a matrix, dense or scipy.sparse.
-    y : the labels of a matrix, shape (rows,).
+        table or stream, an iterator of record batches, or a matrix, dense or scipy.sparse; or, with
+        a transformer, a list of documents.
+    y : the labels of a matrix or of documents, shape (rows,), or those of a data frame.
     model : also write the model there, the witness and the cache beside it in ``MODEL.run``; not
         for rows in memory.
-    settings : all settings at once, or give them by name (``C=0.5, rho=0, tol=1e-3, …``).
+    settings : all settings at once, or give them by name (``C=0.5, rho=0, tol=1e-3, …``), as
+        ``transformer``, any of scikit-learn from a data frame or documents to a matrix.
     machine : memory, cache directory: what does not change the model.
     resume, overwrite : continue the run that is at ``model``, or replace it; without either it is
         refused.
@@ -121,6 +123,8 @@ def fit(
     True
     """
     chosen = settings_from(settings, names)
+    if y is not None and chosen.transformer is not None:
+        chosen = chosen.but(label="label")
     with as_shards(shards, y, model) as paths:
         return run(
             paths,
@@ -313,15 +317,15 @@ def opened(job: Job) -> Iterator[Fitting]:
     began, directory, machine = time.perf_counter(), job.directory, job.machine
     shards, first = find_shards(job.shards), job.candidates[0]
     with ExitStack() as stack:
-        run, recipe = None, None
+        run, transformer = None, None
         if directory is not None:
             run = stack.enter_context(
                 open_run(directory, job.model, shards, resume=job.resume, overwrite=job.overwrite)
             )
-            recipe = _recipe_of(job, run)
+            transformer = _transformer_of(job, run)
         if run is not None:
             shards = [*excluding(shards, run.deletions, partial(_fingerprints, shards, first))]
-        reading, counted = training_reading(shards, first, machine, recipe)
+        reading, counted = training_reading(shards, first, transformer)
         classes = job.classes if run is None else run.labels or job.classes
         expected = expected_of(first, classes)
         if run is not None:
@@ -385,24 +389,24 @@ def _fingerprints(shards: Sequence[ShardFile], settings: Settings) -> list[tuple
         return source.fingerprints()
 
 
-def _recipe_of(job: Job, run: Run) -> Recipe | None:
-    """Return the recipe of a run that has ended: its model's, which was counted in the rows that it
-    had first; None where the shards have to tell."""
+def _transformer_of(job: Job, run: Run) -> Transformer | None:
+    """Return the transformer of a run that has ended: its model's, which was fitted on the rows
+    that it had first; None where the shards have to tell."""
     record = run.record
-    if record is None or record.recipe is None or job.model is None:
+    if record is None or record.transformer is None or job.model is None:
         return None
     if not os.path.exists(job.model):
         return None
     reading = reading_from_model(LinearModel.load(job.model))
-    is_its_own = recipe_digest(job.candidates[0], reading) == record.recipe
-    return reading.recipe if is_its_own else None
+    is_its_own = transformer_digest(job.candidates[0], reading) == record.transformer
+    return reading.transformer if is_its_own else None
 
 
 def _begun(fitting: Fitting, run: Run) -> Fitting:
     """Return the fit as it goes on from the last state of its run, and saves others."""
     training, began, state, data = fitting.training, fitting.began, None, fitting.data
     settings = fitting.settings
-    run.begin(settings, recipe_digest(settings, data.reading))
+    run.begin(settings, transformer_digest(settings, data.reading))
     if (checkpoint := run.load()) is not None:
         data.nonzeros_read += checkpoint.nonzeros_read
         data.bytes_read += checkpoint.bytes_read

@@ -44,8 +44,8 @@ def forget(
     If a shard still holds deleted rows, they are recorded in the run's directory and in the
     witness, and every reading for this run leaves them out. Afterwards model, witness, checkpoint,
     manifest and cache of the run, and the cache that ``machine`` names, hold nothing of the rows;
-    copies elsewhere are not looked for. What a recipe of columns took from all rows stays until a
-    new fit: names of categories, words, counts, means.
+    copies elsewhere are not looked for. What a transformer took from the rows it was fitted on
+    stays until a new fit: names of categories, words, means.
 
     An interrupted call leaves the run as it was (except cache files) or completely changed, and may
     be repeated. The report has the rows of each shard or value as ``forgotten``; as ``not_in_run``

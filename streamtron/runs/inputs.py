@@ -40,14 +40,14 @@ from streamtron.data import (
 from streamtron.data.discover import NAMES
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
-from streamtron.data.recipes import counted_reading, recipe_of
+from streamtron.data.sample import with_transformer
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.directory import RUN_SUFFIX, is_run, manifest_of, run_directory
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.recipe import Recipe
+    from streamtron.data.transform import Transformer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -168,7 +168,8 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
         weight_column=settings.weight,
         features=settings.features,
         values_column=settings.values,
-        recipe=recipe_of(settings),
+        null_values=settings.null_values,
+        null_labels="left_out" if settings.on_null_label == "skip" else "refused",
         names=names,
         share=(settings.held_out, 1.0),
     )
@@ -178,7 +179,8 @@ def reading_from_model(model: LinearModel) -> ReaderConfig:
     """Return how a model's shards are read: by its reader's contract, never by detection."""
     text = model.reading.get("layout", "tables") is None
     contract = {**model.reading, "numbers": model.regression}
-    return replace(ReaderConfig.from_contract(contract), of_text=text)
+    packed = None if model.transformer is None else model.transformer.packed
+    return replace(ReaderConfig.from_contract(contract, packed), of_text=text)
 
 
 def reading_to_score(
@@ -231,14 +233,12 @@ def open_dataset(
 def training_reading(
     shards: Sequence[ShardFile],
     settings: Settings,
-    machine: Machine,
-    recipe: Recipe | None = None,
+    transformer: Transformer | None = None,
 ) -> tuple[ReaderConfig, int]:
     """Return how a fit with these settings reads the shards, and the bytes that were read to find
-    out. ``recipe`` : theirs, if it was counted before."""
-    reading = reading_from_settings(settings)
-    reading = reading if recipe is None else replace(reading, recipe=recipe)
-    return counted_reading(shards, reading, settings, machine.threads)
+    out. ``transformer`` : theirs, if it was fitted before."""
+    reading = replace(reading_from_settings(settings), transformer=transformer)
+    return with_transformer(shards, reading, settings)
 
 
 def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> Expected:

@@ -18,10 +18,9 @@ from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardSource, deletions, find_shards
 from streamtron.data.blocks import has_one_value_a_row
-from streamtron.data.formats.number_column import Moments
 from streamtron.data.labels import QUANTITY, are_quantity
-from streamtron.data.profile import guesses, look_at
-from streamtron.data.recipes import counted_reading
+from streamtron.data.profile import guesses, look_at, with_guesses
+from streamtron.data.sample import with_transformer
 from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
@@ -87,8 +86,9 @@ def _describe_files(paths: list[str], settings: Settings, machine: Machine) -> d
         if not is_table:
             raise
         facts = {"kind": "table", "format": files[0].format, "refusal": str(error)}
-    if is_table and facts.get("layout", "columns") in ("columns", "recipe"):
-        profiles = look_at(files, machine.thread_count)
+    if is_table and facts.get("layout", "columns") in ("columns", "transformed"):
+        reading = reading_from_settings(settings)
+        profiles = look_at(files, reading, machine.thread_count)
         guessed = guesses(profiles, settings.label, settings.weight)
         facts |= {"table": [guess.described() for guess in guessed]}
         facts |= {"file": paths[0], "rows": max((profile.rows for profile in profiles), default=0)}
@@ -120,7 +120,7 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
         "probabilities": probability_map(model) is not None,
         "reading": {
             **model.reading,
-            **({"recipe": list(model.recipe.specs)} if model.recipe else {}),
+            **({"transformer": dict(model.transformer.inputs)} if model.transformer else {}),
         },
     }
     if single:
@@ -240,7 +240,8 @@ def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
     """Read shards once and describe them, and the memory that a fit needs."""
     reading, files = reading_from_settings(settings, labels_required=False), find_shards(paths)
-    reading, _ = counted_reading(files, reading, settings, machine.threads)
+    settings = with_guesses(settings, paths, machine.threads)
+    reading, _ = with_transformer(files, reading, settings)
     with ShardSource(
         files,
         reading,
@@ -249,7 +250,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         threads=machine.threads,
         on_bad_shard=settings.on_bad_shard,
     ) as source:
-        counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments.of(np.zeros(0), 0)
+        counts, unlabelled, targets = np.zeros(0, np.int64), 0, _Targets()
         occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
         by_row = True
         for chunk in source.chunks():
@@ -259,7 +260,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             missing, offsets = without_label(chunk.codes), chunk.code_offsets
             unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
             if reading.numbers:
-                targets = targets.plus(Moments.of(chunk.codes[~missing], 0))
+                targets.add(chunk.codes[~missing])
             else:
                 chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(source.labels))
                 chunk_counts[: len(counts)] += counts
@@ -290,6 +291,33 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             "skipped": [shard._asdict() for shard in source.skipped],
             "plan": plan.to_dict(),
         }
+
+
+class _Targets:
+    """Mean, deviation, least and largest of numbers that come some at a time."""
+
+    def __init__(self) -> None:
+        self.rows, self.mean, self.squares = 0, 0.0, 0.0
+        self.least, self.largest = np.inf, -np.inf
+
+    def add(self, numbers: NDArray[np.float64]) -> None:
+        """Add some numbers (Chan, Golub and LeVeque)."""
+        if not len(numbers):
+            return
+        rows, mean = self.rows + len(numbers), float(numbers.mean())
+        apart, share = mean - self.mean, len(numbers) / rows
+        self.squares += float(np.square(numbers - mean).sum()) + apart**2 * self.rows * share
+        self.rows, self.mean = rows, self.mean + apart * share
+        self.least = min(self.least, float(numbers.min()))
+        self.largest = max(self.largest, float(numbers.max()))
+
+    def described(self) -> dict[str, float] | None:
+        """Return them; None where there are no numbers."""
+        if not self.rows:
+            return None
+        deviation = (self.squares / self.rows) ** 0.5
+        known = {"mean": self.mean, "deviation": deviation}
+        return {**known, "least": self.least, "largest": self.largest}
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

@@ -23,7 +23,7 @@ from streamtron.model.calibration import probabilities_of
 from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.scoring import labels_of, matrix_of, unseen_columns
+from streamtron.model.scoring import labels_of, matrix_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -43,8 +43,7 @@ class Scores(NamedTuple):
     ``labels`` : shape (rows,), float64, bool, or object where classes are strings; of a multilabel
     model a tuple of classes each; of regression the decisions. ``decisions`` : w·x + bias, shape
     (rows,), or (rows, K) of many classes. ``out_of_range`` : nonzeros in columns beyond the model's
-    width, which weigh 0, and ``unseen`` : columns of a table with categories that were not counted.
-    ``probabilities`` : of the shape of ``decisions``, of two classes of the
+    width, which weigh 0. ``probabilities`` : of the shape of ``decisions``, of two classes of the
     larger one; and ``certain`` : shape (rows,), labels that the best possible model gives too (None
     of regression), and ``bounds`` on its decisions, or its probabilities; None if not asked.
     """
@@ -55,7 +54,6 @@ class Scores(NamedTuple):
     probabilities: NDArray[np.float64] | None = None
     certain: NDArray[np.bool_] | None = None
     bounds: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-    unseen: tuple[str, ...] = ()
 
     def columns(self, kind: str) -> dict[str, NDArray[Any]]:
         """Return what is written of a model of a kind, by name; lists have names in the plural."""
@@ -75,13 +73,12 @@ class Scores(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Rows written, their nonzeros in columns beyond the model's width, how many labels are
-    certain (None if not asked for), and the columns with categories that were not counted."""
+    """Rows written, their nonzeros in columns beyond the model's width, and how many labels are
+    certain (None if not asked for)."""
 
     rows: int
     out_of_range: int
     certain: int | None = None
-    unseen: tuple[str, ...] = ()
 
 
 def predict(
@@ -151,11 +148,10 @@ def predict_shard(
     optimum = OptimumBounds(model) if certain else None
     with open_one(shard, reading) as source:
         for chunk in source.chunks():
-            unseen = unseen_columns(model, chunk.rows)
             if top is not None:
                 matrix, out_of_range = matrix_of(model, chunk.rows)
                 highest = model.predict_top(matrix, top)
-                yield Scores(*highest, out_of_range, unseen=unseen)
+                yield Scores(*highest, out_of_range)
                 continue
             decisions, out_of_range = model.decision_rows(chunk.rows)
             shares = probabilities_of(model, decisions) if proba else None
@@ -166,7 +162,7 @@ def predict_shard(
                 if proba and model.calibration is None:
                     bounds = probability_bounds(model, *bounds)
             labels = labels_of(model, decisions)
-            yield Scores(labels, decisions, out_of_range, shares, sure, bounds, unseen)
+            yield Scores(labels, decisions, out_of_range, shares, sure, bounds)
 
 
 def write_predictions(
@@ -202,14 +198,12 @@ def write_predictions(
     None = as many as a float64 has. ``how`` : the other arguments of ``predict``.
     """
     rows = out_of_range = sure = 0
-    unseen = set[str]()
 
     def counted() -> Iterator[Predictions]:
         nonlocal rows, out_of_range, sure
         for score in predict(model, shards, **how):
             rows += len(score.decisions)
             out_of_range += score.out_of_range
-            unseen.update(score.unseen)
             sure += 0 if score.certain is None else int(np.count_nonzero(score.certain))
             yield score.columns(model.kind)
 
@@ -228,4 +222,4 @@ def write_predictions(
     else:
         output.writelines(written)
     has_certain = how.get("certain") and not model.regression
-    return Predicted(rows, out_of_range, sure if has_certain else None, tuple(sorted(unseen)))
+    return Predicted(rows, out_of_range, sure if has_certain else None)

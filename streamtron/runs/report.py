@@ -91,8 +91,8 @@ def build_outcome(
         "preparing": preparing,
     }
     if (layout := data.reading.settled) and layout.unused is not None:
-        recipe = data.reading.recipe if layout.layout == "recipe" else None
-        features = recipe.summary if recipe else list(data.reading.features or ())
+        transformer = data.reading.transformer
+        features = list(transformer.columns if transformer else data.reading.features or ())
         read |= {"features": features, "columns_not_used": dict(layout.unused)}
     model, deleted = _model(data, learners, settings), deletions_of(data.shards)
     return outcome_of(read, model, learners, settings, data.manifest, data.skipped, deleted)
@@ -254,7 +254,8 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     values *= sign
     bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
     bias += [learner.targets.center for learner in learners]
-    width = max(data.width - base, 0)
+    transformer = data.reading.transformer
+    width = transformer.width if transformer else max(data.width - base, 0)
     return LinearModel(
         weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,
@@ -267,6 +268,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
             "index_base": base,
         },
         offsets=offsets,
+        transformer=transformer,
     )
 
 

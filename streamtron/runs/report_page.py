@@ -202,7 +202,7 @@ def _command(name: str, settings: Values) -> str:
     for key, value in given.items():
         if isinstance(value, Mapping):
             value = [f"{label}={weight}" for label, weight in value.items()]
-        if isinstance(value, list) and key != "columns":
+        if isinstance(value, list):
             value = [",".join(map(str, value))]
         for word in value if isinstance(value, list) else [value]:
             words += [f"--{key.replace('_', '-')}"] + [str(word)] * (word is not True)

@@ -13,7 +13,7 @@ from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, find_shards, open_shards
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
-from streamtron.data.recipes import counted_reading
+from streamtron.data.sample import with_transformer
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
 
 _log = logging.getLogger("streamtron")
@@ -112,7 +112,7 @@ def _labels(
     paths: list[str], settings: Settings, most: int | None
 ) -> tuple[list[Label], ReaderConfig]:
     reader = reading_from_settings(settings)
-    reader, _ = counted_reading(find_shards(paths), reader, settings, None)
+    reader, _ = with_transformer(find_shards(paths), reader, settings)
     return _beginning(paths, reader, most, settings.on_bad_shard)
 
 

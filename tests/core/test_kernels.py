@@ -19,14 +19,12 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
 from scipy.special import entr
-from sklearn.utils import murmurhash3_32
 
 from streamtron.core import kernels
 from streamtron.core.losses import LOSSES
 from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import no_sums
 from streamtron.data.blocks import squares_of
-from streamtron.data.formats import text_kernels
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
 from tests.helpers.losses import EPSILON, REGRESSION, plain, plain_gain, plain_step, plain_terms
 from tests.helpers.oracle import LARGEST_COUNT, Oracle, shuffled
@@ -395,29 +393,6 @@ def scanned(scan: Scan, borders: list[int], cuts: Sequence[int] = ()) -> Partial
     return PartialSums(
         bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
     )
-
-
-LEAST = b"U\x07o\x83"
-"""Its hash is -2³¹, whose absolute value no int32 holds."""
-
-
-@prove
-@given(st.lists(st.binary(max_size=9), max_size=24), st.integers(1, 30))
-@example([LEAST, b"four", b"fives", LEAST + b" four"], 30)
-def test_hash_words_equals_its_plain_oracle_bit_for_bit(words, bits):
-    mask, stops = 2**bits - 1, np.cumsum([len(word) + 1 for word in words], dtype=np.int64)
-    columns, negative = np.full(len(words), -7), np.zeros(len(words), bool)
-    text_kernels.hash_words(
-        np.frombuffer(b"".join(word + b" " for word in words), np.uint8),
-        frozen([0, *stops][: len(words)], np.int64),
-        frozen([*(stops - 1)], np.int64),
-        mask,
-        columns,
-        negative,
-    )
-    hashes = [murmurhash3_32(word) for word in words]
-    assert columns.tolist() == [abs(h) & mask for h in hashes]
-    assert negative.tolist() == [h < 0 for h in hashes]
 
 
 def sum_in_order(terms: Iterable[float]) -> float:

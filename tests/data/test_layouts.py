@@ -21,10 +21,10 @@ from streamtron.data import find_shards, open_reader, open_shards
 from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.layouts import Columns, Spot
-from streamtron.data.formats.recipe import Recipe
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig, Settled
 from streamtron.data.row_batch import RowBatch
+from streamtron.data.transform import Transformer
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
@@ -170,7 +170,7 @@ def test_the_layout_is_told_by_names_and_types(schema, features, wanted):
     assert f"{columns.layout}: {' '.join(columns.features)}" == wanted
 
 
-OF_W = Recipe.of("w:number")
+OF_W = Transformer(b"", (("w", "number"),))
 WEIGHED, TWICE = {"a": NUMBER, "w": NUMBER}, [("f0", NUMBER), ("y", NUMBER), ("f0", NUMBER)]
 LISTED = {"indices": INTEGERS, "label": NUMBER}
 INDEXED = {"values": NUMBERS, "index": pa.int64()}  # pandas' own index is no list
@@ -186,13 +186,17 @@ BY = "--features NAME (columns there: values list<item: double>, index int64). C
         ({"features": pa.list_(STRANGE)}, {}, "no column for the features"),
         ({"features": pa.list_(pa.bool_())}, {}, "no column for the features"),
         (INDEXED, {}, f"'embeddings', or columns that are all numbers. Name it with {BY}"),
-        (INDEXED, {}, "by --columns 'values:vector' --columns 'index:number', documents by --text"),
+        (
+            INDEXED,
+            {},
+            "any kinds become features by --columns auto, documents by --text NAME",
+        ),
         ({f"c{k}": NUMBER for k in range(999)} | {"n": TEXT}, {}, "c39 double, … 960 more)."),
         ({"features": MAP, "tokens": NAMED_LIST}, {}, "'features' and 'tokens' could all be the"),
         ({"a": NUMBER}, {"features": ("b*",)}, "no column for the features, looked for 'b*'."),
         ({"a": NUMBER}, {"features": ("a", "a")}, "'a' is named twice among the features."),
         (WEIGHED, {"features": ("a", "w"), "label_column": "w"}, "both the label and a feature"),
-        (WEIGHED, {"recipe": OF_W, "weight_column": "w"}, "both the weight and a feature"),
+        (WEIGHED, {"transformer": OF_W, "weight_column": "w"}, "both the weight and a feature"),
         (WEIGHED, {"weight_column": "x"}, "no column for the row weights, looked for 'x'. Name it"),
         ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")}, "features are columns of numbers"),
         ({"a": pa.date32()}, {"features": ("a",)}, "of type date32[day] cannot be the features"),
@@ -277,10 +281,10 @@ def lists(**changed: Any) -> dict[str, Any]:
     [
         (lists(indices=pa.array([[1], None])), f"1: null in column 'indices'. {FILL}."),
         (lists(values=pa.array([[1.0, 2.0], None])), f"1: null in column 'values'. {FILL}."),
-        (lists(label=pa.array([1, None])), f"1: null in column 'label'. {FILL}."),
+        (lists(label=pa.array([1, None])), f"1: null in column 'label'. {FILL}, or leave"),
         (lists(w=[None, 1.0]), f"0: null in column 'w'. {FILL}."),
         (maps([(1, 1.0)], None), f"1: null in column 'features'. {FILL}."),
-        ({"f0": [1.0, 2.0], "f1": [1.0, None]}, f"1: null in column 'f1'. {FILL}, or say what it"),
+        ({"f0": [1.0, 2.0], "f1": [1.0, None]}, f"1: null in column 'f1'. {FILL}, or say what"),
         (lists(indices=pa.array([[1, 2], [None]])), f"1: {IN_LIST}'indices'. Remove it or fill"),
         (lists(values=pa.array([[1.0, None], [2.0]])), f"0: {IN_LIST}'values'."),
         (maps([(1, 1.0)], [(2, 1.0), (3, None)]), f"1: {IN_LIST}'features'."),

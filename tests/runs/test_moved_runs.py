@@ -247,14 +247,13 @@ def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to
     assert everything(desk) == before
 
 
-def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of_a_model(tmp_path):
+def test_inspect_and_export_show_settings_transformer_and_calibration_of_a_model(tmp_path):
     texts = {"good fine day": "a", "bad awful day": "b", "fine good": "a", "awful": "b"}
     lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
     (tmp_path / "d.jsonl").write_text("\n".join(lines))
     for words in (
-        "convert d.jsonl -o out --text t,tfidf,ngrams=1-2 --label y",
-        "fit out --model m",
-        "fit out --model c --C 1 --calibrate d.jsonl",
+        "fit d.jsonl --text t --label y --model m",
+        "fit d.jsonl --text t --label y --model c --C 1 --calibrate d.jsonl",
         "export m --format json -o j",
     ):
         assert here(tmp_path, *words.split()).returncode == 0
@@ -262,12 +261,13 @@ def test_inspect_and_export_show_every_setting_the_recipe_and_the_calibration_of
     for line in ("format version  3", "C  1.0", "not set  .*class_weight, .*delta"):
         for said in (plain, calibrated):
             assert re.search(line.replace("  ", " +"), said), line
-    assert "t:text,ngrams=1-2,tfidf" in plain
+    assert re.search("transformer +t text", plain)
     assert "probabilities      none, it is not calibrated" in plain
     assert "probabilities      sigmoid" in calibrated
     exported = json.loads((tmp_path / "j").read_text())
     assert exported["settings"]["C"] == 1.0
-    assert exported["reading"]["recipe"]["columns"][0]["ngram_range"] == [1, 2]
+    assert exported["reading"]["transformer"]["inputs"] == [["t", "text"]]
+    assert "text:t__awful" in exported["directions"][0]["name"]
     os.mkfifo(tmp_path / "pipe")
     ended = here(tmp_path, "explain", "m", "--names", "pipe")
     one_sentence(ended, 3, "pipe: not a file but a pipe or a device. Copy it to a file.")

@@ -163,7 +163,7 @@ def test_of_two_classes_or_more_than_exist_there_are_no_highest_decisions(how, s
 
 def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):
     (tmp_path / "wide").write_text(f"1 1:1 {COLUMNS + 1}:5 {COLUMNS + 9}:5\n1 1:1\n")
-    assert write_predictions(_model(), tmp_path / "wide", tmp_path / "out") == (2, 2, None, ())
+    assert write_predictions(_model(), tmp_path / "wide", tmp_path / "out") == (2, 2, None)
     wide, narrow = (tmp_path / "out").read_text().splitlines()
     assert wide == narrow
     assert evaluate(_model(), tmp_path / "wide").out_of_range == 2

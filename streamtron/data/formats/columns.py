@@ -24,9 +24,8 @@ from streamtron.data.formats.layouts import (
     layout_of,
     plain,
 )
-from streamtron.data.formats.recipe import Recipe, recipe_in
-from streamtron.data.formats.recipe_words import likely_spec
 from streamtron.data.reader_config import Layout, ReaderConfig, Settled
+from streamtron.data.transform import Transformer
 
 MANY = 40
 """Columns of a table that a message names."""
@@ -85,12 +84,8 @@ REFUSALS = {
     '"" in the fit if all are 1.',
     "no values": "features in the lists {column!r}, and no list of numbers of a usual name for "
     'their values. Name it with --values NAME, or say --values "" if all are 1 ({there}).',
-    "recipe": "neither the columns of the recipe of {by}, {column}, nor rows that it made. Name "
-    "the columns so ({there}).",
-    "recipe column": "{count} columns {column!r}, which {by}. Expected is one, called exactly so "
+    "transformer": "{count} columns {column!r}, which {by}. Expected is one, called exactly so "
     "({there}).",
-    "recipe type": "column {column!r} of type {type} cannot be a {words}: expected {types}. Write "
-    "the column alike in all shards, or name another kind when you fit.",
     "both": "{column!r} is both the {role} and a feature. Leave it out of the features, or name "
     "another column by --{role}.",
     "twice": "{column!r} is named twice among the features. Name it once.",
@@ -110,8 +105,8 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
     columns = find_columns(schema, reading, name)
     unused = unused_in(schema, columns, reading)
     settled = Settled(columns.layout, reading.features is not None, name, unused)
-    if columns.recipe is not None:
-        return replace(reading, settled=settled, recipe=columns.recipe)
+    if columns.transformer is not None:
+        return replace(reading, settled=settled)
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
         reading,
@@ -119,7 +114,6 @@ def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> Reade
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
         settled=settled,
-        recipe=recipe_in(schema, name),
     )
 
 
@@ -127,8 +121,7 @@ def unused_in(
     schema: pa.Schema, columns: Columns, reading: ReaderConfig
 ) -> tuple[tuple[str, str], ...]:
     """Return name and type of the columns of a table that are not read."""
-    weight = columns.recipe.weight if columns.recipe else None
-    used = {*columns.all, reading.weight_column, weight}
+    used = {*columns.all, reading.weight_column}
     unused = (field for field in schema if field.name not in used)
     return tuple((field.name, str(plain(field.type)).removeprefix("large_")) for field in unused)
 
@@ -142,17 +135,13 @@ def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns
     the settled one, and columns that would be lost, since the shard that settled the columns has
     none like them.
     """
-    table, recipe = _Table(schema, reading, name), reading.recipe
-    if recipe is not None:  # whose columns the table holds, or else rows that it made
-        may_be_rows = reading.layout not in (None, "recipe")
-        absent = {*recipe.names}.isdisjoint(schema.names)
-        if not may_be_rows or not (absent or recipe_in(schema, name)):
-            return table.by_recipe(recipe)
-    table.check_recipe()
-    label = table.find("label", reading.label_column, needed=reading.labels == "required")
+    table = _Table(schema, reading, name)
+    label = table.label()
     weight = None
     if reading.weights == "read" and reading.weight_column is not None:
         weight = table.find("weight", reading.weight_column)
+    if reading.transformer is not None:
+        return table.transformed(reading.transformer, label, weight)
     features = table.features({label, reading.weight_column})
     table.check_apart(features, label, weight)
     columns = Columns(label, table.layout(features), features, None, weight, lengths=[])
@@ -160,6 +149,11 @@ def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns
         columns = columns._replace(values=table.values(columns))
     table.check_settings(columns)
     return columns
+
+
+def find_label(schema: pa.Schema, reading: ReaderConfig, name: str) -> str | None:
+    """Return the column of the labels, as ``find_columns`` does."""
+    return _Table(schema, reading, name).label()
 
 
 class _Table(NamedTuple):
@@ -187,6 +181,11 @@ class _Table(NamedTuple):
         }
         error = SettingsError if why in OF_SETTINGS else DataError
         raise error(f"{self.name}: {REFUSALS[why].format_map(known | facts)}")
+
+    def label(self) -> str | None:
+        """Return the column of the labels; None where there is none, and none is needed."""
+        needed = self.reading.labels == "required"
+        return self.find("label", self.reading.label_column, needed=needed)
 
     def fits(self, role: Role, type_: pa.DataType, several: bool) -> bool:
         """Tell whether a role's column may have this type; ``several`` : labels may be lists."""
@@ -239,8 +238,9 @@ class _Table(NamedTuple):
             features = usual
         elif self.reading.unknown_features == "refused" and {*usual} - {*features}:
             self.refuse("new", some([column for column in usual if column not in features]))
+        there = Counter(self.schema.names)
         for column, times in Counter(features).items():
-            if self.schema.names.count(column) != 1:
+            if there[column] != 1:
                 self.find("features", column)  # which refuses it
             if times > 1:
                 self.refuse("twice", column)
@@ -269,12 +269,10 @@ class _Table(NamedTuple):
 
     def advice(self, fields: Sequence[pa.Field]) -> str:
         """Say how columns of any kinds become features, by those that are there."""
-        specs = [spec for field in fields if (spec := likely_spec(field.name, field.type))][:3]
-        if not specs:
+        if not fields:
             return ""
-        options = " ".join(f"--columns '{spec}'" for spec in specs)
         return (
-            f" Columns of any kinds become features by {options}, documents by --text NAME; "
+            " Columns of any kinds become features by --columns auto, documents by --text NAME; "
             f"streamtron inspect {self.name} says what each is good for."
         )
 
@@ -337,29 +335,19 @@ class _Table(NamedTuple):
             if column in features and self.reading.settled is None:
                 self.refuse("both", column, role)
 
-    def by_recipe(self, recipe: Recipe) -> Columns:
-        """Find and check the columns of a recipe."""
-        reading = self.reading
-        label = self.find("label", recipe.label, needed=reading.labels == "required")
-        weight = None
-        if reading.weight_column is not None and reading.weights == "read":
-            weight = self.find("weight", recipe.weight or reading.weight_column)
-        if reading.settled is None:
-            recipe = recipe.settled(self.schema, self.name, (label, reading.weight_column))
-            self.check_apart(recipe.names, label, weight)
-        for column in recipe.columns:
-            if (times := self.schema.names.count(column.name)) != 1:
-                by = "the model reads" if reading.settled else "--columns or --text names"
-                self.refuse("recipe column", column.name, count=times, by=by)
-            if not column.takes((field := self.schema.field(column.name)).type):
-                self.refuse("recipe type", field, words=column.KIND, types=column.TYPES)
-        counts = reading.unknown_features == "out_of_range"
-        names, new = tuple(recipe.names), None if counts else Counter[str]()
-        return Columns(label, "recipe", names, None, weight, recipe, new)
-
-    def check_recipe(self) -> None:
-        """Refuse what is neither columns of a recipe nor rows, and rows that another one made."""
-        recipe, features = self.reading.recipe, self.reading.features or ()
-        none = recipe is not None and not {*recipe.names, *features} & set(self.schema.names)
-        if recipe is not None and (none or recipe_in(self.schema, self.name) != recipe):
-            self.refuse("recipe", some(recipe.names))
+    def transformed(
+        self, transformer: Transformer, label: str | None, weight: str | None
+    ) -> Columns:
+        """Return the columns that a transformer takes."""
+        names, settled = transformer.columns, self.reading.settled
+        if settled is None:
+            self.check_apart(names, label, weight)
+        times = Counter(self.schema.names)
+        for name in names:
+            if times[name] != 1:
+                by = "the model reads" if settled else "--columns, --text or the transformer names"
+                self.refuse("transformer", name, count=times[name] or "no", by=by)
+        made, share = transformer.made, self.reading.share
+        unknown = None if share[1] < 1.0 else Counter[str]()  # rows held out are not spoken of
+        features = Columns(label, "transformed", names, None, weight, transformer, made)
+        return features._replace(unknown=unknown, share=share)

@@ -47,7 +47,10 @@ class _Given:
         self._begun: Iterator[pa.RecordBatch] | None = chain([first], batches)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        return _of_tables(self._rows) if self._y is None else _of_matrix(self._rows, self._y)
+        if self._y is None:
+            return _of_tables(self._rows)
+        table = _labelled(self._rows, self._y)
+        return _of_matrix(self._rows, self._y) if table is None else _of_tables(table)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the record batches, from the first one on."""
@@ -82,7 +85,8 @@ def standing(rows: Any, y: Any) -> Iterator[str]:
 
     ``rows`` : a data frame, a table, an iterator of either or of record batches; or a matrix, dense
     or scipy.sparse, with the labels ``y``, which has the columns ``indices``, ``values`` and
-    ``label``. An index of pandas is no column. DataError: rows of another kind.
+    ``label``; or a data frame or a list of documents with them, which gets the column ``label``,
+    and documents are in ``text``. An index of pandas is no column. DataError: rows of another kind.
     """
     given = _Given(rows, y)
     with scratch_directory("streamtron-rows-") as directory:
@@ -124,6 +128,22 @@ class GivenReader(ArrowReader):
         if self.path not in _given:
             raise _refusal("in the memory of another process. Give shards to workers.")
         yield from ((batch.select(columns), 0.0) for batch in _given[self.path].batches())
+
+
+def _labelled(rows: Any, y: Any) -> pa.Table | None:
+    """Return a data frame, or documents as the column ``text``, with the labels; None of a
+    matrix."""
+    if isinstance(rows, list) and rows and isinstance(rows[0], str):
+        rows = pa.table({"text": rows})
+    if not hasattr(rows, "__arrow_c_stream__"):
+        return None
+    table = pa.Table.from_batches([*_of_tables(rows)])
+    if "label" in table.column_names:
+        raise _refusal("a data frame with a column 'label', and y beside it. Rename the column.")
+    labels = np.asarray(y)
+    if labels.shape != (len(table),):
+        raise _refusal(f"{len(table):,} rows, and y of shape {labels.shape}.")
+    return table.append_column("label", pa.array(labels.tolist()))
 
 
 def _of_tables(rows: Any) -> Iterator[pa.RecordBatch]:

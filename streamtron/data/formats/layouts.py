@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.data.reader_config import Layout
+from streamtron.data.deletions import in_share
+from streamtron.data.reader_config import ALL, Layout
 from streamtron.data.row_batch import Offsets, beyond_float32, offsets_of, row_of
 
 if TYPE_CHECKING:
-    from streamtron.data.formats.recipe import Recipe
+    from streamtron.data.transform import Made, Transformer
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
@@ -85,10 +86,6 @@ def is_number(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_))
 
 
-_OF_NUMBERS = ("number", "vector")
-"""Kinds of a recipe's columns."""
-
-
 class Columns(NamedTuple):
     """The names of the columns to read; None where the table has none and needs none."""
 
@@ -97,10 +94,14 @@ class Columns(NamedTuple):
     features: tuple[str, ...]
     values: str | None = None
     weight: str | None = None
-    recipe: Recipe | None = None
-    """how columns become features, in the layout ``recipe``"""
-    new: Counter[str] | None = None
-    """see ``Recipe.rows_of``; None where what a recipe has not counted is out of range"""
+    transformer: Transformer | None = None
+    """how columns become features, in the layout ``transformed``"""
+    made: Callable[[pa.RecordBatch, Spot], Made] | None = None
+    """makes them, in this process or in others"""
+    unknown: Counter[str] | None = None
+    """counts the rows with a category that the transformer does not know, by column"""
+    share: tuple[float, float] = ALL
+    """of the rows that are counted"""
     lengths: list[int] | None = None
     """takes the length of the first list of numbers in the file, in the layout ``dense``"""
 
@@ -114,8 +115,8 @@ class Columns(NamedTuple):
     def numbers(self) -> set[str]:
         """The columns whose numbers may be whole or not."""
         names = {self.label, self.weight, self.values}
-        if self.recipe is not None:
-            names |= {column.name for column in self.recipe.columns if column.KIND in _OF_NUMBERS}
+        if self.transformer is not None:
+            names |= {name for name, kind in self.transformer.inputs if kind == "number"}
         elif self.layout in ("columns", "dense"):
             names |= {*self.features}
         return {name for name in names if name is not None}
@@ -216,20 +217,23 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
     values = np.empty((len(batch), len(columns.features)), dtype=np.float32)
     for j, column in enumerate(columns.features):
         array = decoded(batch.column(column))
-        ways = f", or say what it is: --columns '{column}:number,null=mean'"
+        ways = ", or say what the columns are: --columns auto"
         no_nulls(array, column, spot, ways)
         values[:, j] = float32(np.arange(len(batch) + 1), _numbers(array), spot, column)
     return stored(values)
 
 
-def by_recipe(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
-    """Make rows of columns by a recipe."""
-    assert columns.recipe is not None
-    if not columns.features:  # only rows are counted
-        nothing = np.zeros(0, np.int64)
-        return Entries(np.zeros(len(batch) + 1, np.int64), nothing, None)
-    rows = columns.recipe.rows_of(batch, spot, columns.new)
-    return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data)
+def transformed(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
+    """Make rows of columns by a transformer; zeros are not stored."""
+    assert columns.made is not None
+    made, unknown = columns.made(batch.select(columns.features), spot)
+    if columns.unknown is not None and unknown:
+        kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), columns.share)
+        counts = {name: int((rows & kept).sum()) for name, rows in unknown.items()}
+        columns.unknown.update({name: count for name, count in counts.items() if count})
+    made.data = float32(made.indptr, made.data, spot)
+    made.eliminate_zeros()
+    return Entries(made.indptr.astype(np.int64), made.indices, made.data)
 
 
 class LayoutKind(NamedTuple):
@@ -248,7 +252,7 @@ LAYOUTS: dict[Layout, LayoutKind] = {
     "map of names": LayoutKind("maps from names to values", pairs),
     "dense": LayoutKind("lists of a number for every column", dense),
     "columns": LayoutKind("columns of numbers", dense_columns),
-    "recipe": LayoutKind("columns of a recipe", by_recipe),
+    "transformed": LayoutKind("columns of a transformer", transformed),
 }
 
 

@@ -82,12 +82,12 @@ class LibsvmReader(FileReader):
             )
         reading = self.reading
         columns = reading.label_column, reading.weight_column, reading.values_column
-        named = *columns, reading.features, reading.names, reading.recipe
+        named = *columns, reading.features, reading.names, reading.transformer
         if any(name is not None for name in named):
             raise SettingsError(
                 f"{self.name}: libsvm text has column numbers and no names. Leave --label, "
-                "--weight, --features, --values, --columns, --text, --hash-bits and --vocabulary "
-                "out."
+                "--weight, --features, --values, --columns, --text, --transformer, --hash-bits and "
+                "--vocabulary out."
             )
         return self.reading
 

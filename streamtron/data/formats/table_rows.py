@@ -154,8 +154,9 @@ def _labels(
     labels = layouts.decoded(batch.column(column))
     if pa.types.is_null(labels.type):
         labels = labels.cast(pa.float64())
-    if reading.labels == "required":
-        layouts.no_nulls(labels, column, spot)
+    if reading.labels == "required" and reading.null_labels == "refused":
+        ways = ", or leave such rows out with --on-null-label skip"
+        layouts.no_nulls(labels, column, spot, ways)
     offsets = None
     if reading.multilabel and layouts.is_list(labels.type):
         offsets, labels = layouts.items_of(labels, column, spot)

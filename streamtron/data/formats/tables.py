@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from multiprocessing import current_process
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -17,16 +19,20 @@ from streamtron.core.errors import DataError
 from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.core.text import some
 from streamtron.data import storage
-from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
+from streamtron.data.formats.columns import find_columns, find_label, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Columns, Spot, is_list
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch
+from streamtron.data.transform import in_processes
 
 R = TypeVar("R")
 
 BATCH_ROWS = 1 << 14
+
+PROCESSES_FROM = 1 << 22
+"""Bytes of a file from which on processes transform its rows: each needs a second to begin."""
 
 
 class Part(NamedTuple):
@@ -64,15 +70,20 @@ class TableReader(FileReader, ABC):
             def made(part: Part) -> tuple[R, int]:
                 return function(part.rows, columns, part.spot), int(size * part.end)
 
-            threads = self._threads if columns.layout == "recipe" else 1
+            threads, transformer = 1, columns.transformer
+            if transformer is not None and size >= PROCESSES_FROM and not current_process().daemon:
+                threads = self._threads
+            if transformer is not None and threads > 1:
+                columns = columns._replace(made=in_processes(transformer, threads))
             parts = _numbered(self._parts(file, columns.all, columns.numbers))
             with closing(in_order(made, parts, threads)) as results:
                 for result, self.bytes_read in results:
                     yield result
-            if columns.new:
+            if columns.unknown:
+                count, names = sum(columns.unknown.values()), some(sorted(columns.unknown))
                 self.notes.add(
-                    f"Some values in {some(sorted(columns.new))} are none of the categories that "
-                    "were counted: they weigh 0. Fit again to count them."
+                    f"{self.name}: {count:,} values in {names} are categories that the transformer "
+                    "was not fitted on."
                 )
 
     def schema(self) -> pa.Schema:
@@ -92,22 +103,27 @@ class TableReader(FileReader, ABC):
         columns = find_columns(schema, self.reading, self.name)
         return dict(unused_in(schema, columns, self.reading))
 
+    def label_column(self) -> str | None:
+        """Return the column of the labels; None where there is none, and none is needed."""
+        return find_label(run_in_thread(self.schema), self.reading, self.name)
+
     def column(self, name: str) -> Iterator[pa.Array]:
         """Yield one column, whatever it holds, in the order of the rows."""
         for rows in self.rows([name]):
             yield rows.column(0)
 
-    def rows(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns, whatever they hold, in the order of the rows."""
+    def rows(self, columns: list[str], numbers: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yield some columns, whatever they hold, in the order of the rows. ``numbers`` : see
+        ``_parts``."""
         with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
-            names = self._schema(file).names
+            times = Counter(self._schema(file).names)
             for name in columns:
-                if names.count(name) != 1:
+                if times[name] != 1:
                     raise DataError(
-                        f"{self.name}: {names.count(name)} columns of the name {name!r}. Wanted is "
-                        f"one of {', '.join(names[:20])}."
+                        f"{self.name}: {times[name]} columns of the name {name!r}. Expected is "
+                        f"one of {', '.join([*times][:20])}."
                     )
-            for part in _numbered(self._parts(file, columns)):
+            for part in _numbered(self._parts(file, columns, numbers)):
                 yield part.rows
 
     @contextmanager

@@ -1,5 +1,5 @@
-"""The numba loops that read text: libsvm's, Vowpal Wabbit's, words of documents, JSON's brackets;
-see ``core.kernels``.
+"""The numba loops that read text: libsvm's, Vowpal Wabbit's, CSV's quotes, JSON's brackets; see
+``core.kernels``.
 
 They stand by themselves because numba's cache does not see an edit in another file.
 """
@@ -59,9 +59,6 @@ _FOUR_ZEROS, _OVER_NINE, _TOP_BITS = (
 _TEN, _HUNDRED, _PAIRS, _LOW = (np.uint64(number) for number in (10, 100, 0xFF00FF, 0xFFFF))
 _THREE, _FIVE = np.uint64(3), np.uint64(5)
 
-
-WORD = np.uint32(1 << 31)
-"""Marks, in a table of letters, those that words are made of."""
 
 _MURMUR = tuple(
     np.uint64(number) for number in (0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35)
@@ -188,19 +185,6 @@ def _letter_at(text, at):
     for k in range(1, length):
         letter = (letter << np.uint32(6)) | np.uint32(text[at + np.uintp(k)] & 0x3F)
     return np.uint32(letter), at + np.uintp(length)
-
-
-@helper
-def _put_letter(letter, text, at):
-    """Write a code point as UTF-8; return the place after it."""
-    if letter < 0x80:
-        text[at] = letter
-        return at + np.uintp(1)
-    length = 2 if letter < 0x800 else 3 if letter < 0x10000 else 4
-    text[at] = (0xF00 >> length & 0xFF) | (letter >> np.uint32(6 * (length - 1)))
-    for k in range(1, length):
-        text[at + np.uintp(k)] = 0x80 | (letter >> np.uint32(6 * (length - 1 - k)) & 0x3F)
-    return at + np.uintp(length)
 
 
 @helper
@@ -917,61 +901,3 @@ def csv_rows(text, separator):
             where = BEFORE if ends else BARE
             end = at + 1 if byte in (_NEWLINE, _RETURN) else end
     return end, opened if where == QUOTED else -1
-
-
-@kernel(types.void(readonly(types.uint8), _ORDER, readonly(types.uint32), _U1, _I8, _I8, _I8))
-def split_words(text, offsets, letters, words, starts, stops, indptr):
-    """Find the words of documents: the longest runs of word letters, two of them at least.
-
-    Parameters
-    ----------
-    text, offsets : uint8, int64, shape (documents + 1,): document i is ``text[offsets[i]:
-        offsets[i + 1]]``, valid UTF-8.
-    letters : uint32, shape (0x110000,): what each code point becomes, with ``WORD`` added where
-        that is a letter of words.
-    words : uint8, shape (3/2 bytes + documents,), changed in place: the words as UTF-8, each with
-        a blank behind it.
-    starts, stops : int64, shape (bytes // 3 + documents,), changed in place: where words lie.
-    indptr : int64, shape (documents + 1,), changed in place: document i has the words
-        ``indptr[i]`` … ``indptr[i + 1] - 1``.
-    """
-    end = count = np.uintp(0)
-    indptr[0] = 0
-    for i in range(len(offsets) - 1):
-        at, stop = np.uintp(offsets[i]), np.uintp(offsets[i + 1])
-        start, length = end, 0
-        while at < stop:
-            letter, at = _letter_at(text, at)
-            letter = letters[letter]
-            if letter & WORD:
-                end = _put_letter(letter ^ WORD, words, end)
-                length += 1
-            if length and (at == stop or not letter & WORD):
-                if length > 1:
-                    starts[count], stops[count] = start, end
-                    count += np.uintp(1)
-                    words[end] = _BLANK
-                    start = end + np.uintp(1)
-                end, length = start, 0
-        indptr[i + 1] = count
-
-
-@kernel(types.void(readonly(types.uint8), _ORDER, _ORDER, types.int64, _I8, types.boolean[::1]))
-def hash_words(text, starts, stops, mask, columns, negative):
-    """Hash pieces of a text: words, or n-grams.
-
-    A column is |h| modulo 2^bits, and the sign of h may be that of its value: the hash trick of
-    Weinberger et al. (ICML 2009) as scikit-learn's FeatureHasher has it.
-
-    Parameters
-    ----------
-    text, starts, stops : uint8, int64, int64: UTF-8, and where pieces lie in it.
-    mask : 2^bits - 1.
-    columns, negative : int64, bool, changed in place: of each piece, and whether h < 0.
-    """
-    for k in range(len(starts)):
-        start, stop, zero = np.uintp(starts[k]), np.uintp(stops[k]), np.uint64(0)
-        hashed, block, length = _hash_on(text, start, stop, zero, zero, zero)
-        h = np.int64(np.int32(np.uint32(_hash_end(hashed, block, length))))
-        columns[k] = abs(h) & mask
-        negative[k] = h < 0

@@ -10,7 +10,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -36,7 +35,12 @@ MOST_COLUMNS = 100_000
 """Columns of a CSV file, at most."""
 
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
-_ITEMS = {"list": pa.string(), "vector": pa.float64()}  # of lists that are all empty, or null
+NULL_VALUES = (
+    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "?"),
+    *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
+)
+"""Words that stand for a null in CSV, beside the empty field: those of pyarrow, and ``?``."""
+
 _ROUNDED = 2.0**53  # from here on floats skip whole numbers
 
 
@@ -60,6 +64,9 @@ class TextTableReader(StreamedReader):
 
     IS_TYPED: ClassVar[bool]
     """Whether a cell tells text from a number."""
+
+    keeps_dates = False
+    """Whether what looks like a date is one, and not text."""
 
     def _schema(self, file: Any) -> pa.Schema:
         return self._first_schema
@@ -124,27 +131,25 @@ class TextTableReader(StreamedReader):
 
     def _settled(self, field: pa.Field) -> pa.Field:
         """Return a column of the type that it is read as: what looks like a date, or is empty, is a
-        string, unless the recipe or the first shard says otherwise."""
+        string, unless the transformer or the first shard says otherwise."""
         kind, of_csv = self._kind_of(field.name), not self.IS_TYPED
-        recipe = self.reading.recipe
         dated, empty = pa.types.is_temporal(field.type), pa.types.is_null(field.type)
-        outright = recipe is None or field.name in recipe.names  # and not by a pattern
-        if kind == "number" and (empty or (of_csv and is_string(field.type) and outright)):
+        if kind == "number" and (empty or (of_csv and is_string(field.type))):
             return field.with_type(pa.float64())
-        if kind == "date" and dated:
+        if dated and (kind == "date" or self.keeps_dates):
             return field
-        if kind in _ITEMS and (empty or field.type == pa.list_(pa.null())):
-            return field.with_type(pa.list_(_ITEMS[kind]))
-        of_text = of_csv and kind in ("text", "category")
+        if kind == "date" and of_csv:
+            return field.with_type(pa.timestamp("us"))
+        if kind == "list" and (empty or field.type == pa.list_(pa.null())):
+            return field.with_type(pa.string() if of_csv else pa.list_(pa.string()))
+        of_text = of_csv and kind in ("text", "category", "documents", "list")
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
     def _kind_of(self, name: str) -> str | None:
-        """Return what a recipe makes of a column; numbers of the first shard are numbers."""
-        recipe, settled = self.reading.recipe, self.reading.settled
-        if recipe is not None:
-            columns = [column for column in recipe.columns if column.name == name]
-            columns += [column for column in recipe.columns if fnmatchcase(name, column.name)]
-            return columns[0].KIND if columns else None
+        """Return as what a transformer takes a column; numbers of the first shard are numbers."""
+        settled = self.reading.settled
+        if self.reading.transformer is not None:
+            return self.reading.transformer.kinds.get(name)
         is_number = settled is not None and settled.layout == "columns"
         return "number" if is_number and name in (self.reading.features or ()) else None
 
@@ -165,8 +170,6 @@ class TextTableReader(StreamedReader):
     def _array(self, batch: pa.RecordBatch, field: pa.Field, row: int) -> pa.Array:
         """Return a column, as integers where all are whole, so that none is rounded unseen."""
         array = batch.column(field.name)
-        if not self.IS_TYPED and self._kind_of(field.name) == "text":
-            array = pc.fill_null(array, "")
         if array.type == field.type:
             return array
         items = array.flatten() if pa.types.is_list(array.type) else array
@@ -198,14 +201,23 @@ class CsvReader(TextTableReader):
         return "\t" if ".tsv" in storage.file_name(self.path).lower() else ","
 
     def _parsed(self, text: bytearray, names: list[str] | None, schema: pa.Schema | None) -> Any:
+        given, separator = self.reading.null_values, self._separator
+        line = text.partition(b"\n")[0]
+        is_single = (
+            len(names) == 1 if names else separator.encode() not in line and bool(line.strip())
+        )
         table = csv.read_csv(
             pa.BufferReader(text),
             csv.ReadOptions(use_threads=False, block_size=len(text), column_names=names),
-            csv.ParseOptions(delimiter=self._separator, newlines_in_values=True),
+            csv.ParseOptions(
+                delimiter=separator,
+                newlines_in_values=True,
+                ignore_empty_lines=not is_single,  # of one column it is a row whose field is empty
+            ),
             csv.ConvertOptions(
                 column_types=schema,
                 include_columns=None if schema is None else schema.names,
-                null_values=[""],
+                null_values=["", *(NULL_VALUES if given is None else given)],
                 strings_can_be_null=True,
             ),
         )

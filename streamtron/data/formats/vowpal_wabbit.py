@@ -64,7 +64,7 @@ class VowpalWabbitReader(StreamedReader):
     def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the rows in file order; names that are hashed are hashed as they are read."""
         names = self.reading.names
-        if self.reading.recipe is not None or not isinstance(names, Hashing):
+        if self.reading.transformer is not None or not isinstance(names, Hashing):
             yield from super()._batches_of_all()
             return
         with table_errors(self.name, self.KIND), self._open(whole=True) as (stream, _):

@@ -26,7 +26,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label, are_targets, without_label
 from streamtron.core.text import label_text
 from streamtron.data.discover import NAMES
-from streamtron.data.formats.recipe import RECIPE_KEY
 from streamtron.data.formats.text_labels import is_text_name
 from streamtron.data.row_batch import Offsets, RowBatch, offsets_of, row_of
 
@@ -51,14 +50,13 @@ class ShardStyle(NamedTuple):
 
     Column numbers are raised by ``shift``, -1, 0 or 1. ``weights`` are a column of Parquet,
     ``label:weight`` in text. With ``names`` text takes strings as labels, to be read as multiclass
-    or multilabel. Parquet names the ``recipe`` by which columns became rows, as JSON.
+    or multilabel.
     """
 
     to: Format
     shift: int = 0
     weights: bool = False
     names: bool = False
-    recipe: str | None = None
 
 
 @contextmanager
@@ -179,8 +177,7 @@ def _schema(style: ShardStyle, kind: type, multilabel: bool) -> pa.Schema:
     label = pa.large_string() if style.to == "libsvm" else _TYPES[kind]
     fields = {"indices": pa.list_(pa.uint32()), "values": pa.list_(pa.float32())}
     fields["label"] = pa.list_(label) if multilabel else label
-    schema = pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
-    return schema if style.recipe is None else schema.with_metadata({RECIPE_KEY: style.recipe})
+    return pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
 
 
 def _table(batch: RowBatch, style: ShardStyle, kind: type, schema: pa.Schema) -> pa.Table:
