@@ -17,7 +17,7 @@ from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile
 from streamtron.data.column_specs import Spec, specs_of
 from streamtron.data.deletions import in_share
-from streamtron.data.packed import load_transformer, pack
+from streamtron.data.packed import load_transformer, loaded, pack
 from streamtron.data.prefetch import prefetch
 from streamtron.data.readers import open_reader
 from streamtron.data.transform import (
@@ -46,7 +46,7 @@ class _Wanted:
     """What settings say of a transformer; equal ones are fitted once."""
 
     specs: tuple[Spec, ...]
-    estimator: Any
+    packed: bytes | None
     rows: int | None
     text: str | None
     weight: str | None
@@ -77,10 +77,11 @@ def with_transformer(
     estimator = settings.transformer
     if isinstance(estimator, str):
         estimator = load_transformer(estimator)
+    packed = None if estimator is None else pack(estimator)
     rows = None if settings.sample_rows == "all" else int(settings.sample_rows)
     wanted = _Wanted(
-        () if estimator is not None else tuple(specs_of(settings.columns, settings.text)),
-        estimator,
+        () if packed else tuple(specs_of(settings.columns, settings.text)),
+        packed,
         rows,
         settings.text,
         settings.weight,
@@ -98,8 +99,9 @@ def _fitted(
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    estimator, inputs = wanted.estimator, None
-    if estimator is None:
+    if wanted.packed is not None:
+        estimator, inputs = loaded(wanted.packed), None
+    else:
         from streamtron.data.transformers import column_transformer
 
         estimator = column_transformer(wanted.specs)

@@ -93,7 +93,7 @@ class Transformer:
     @cached_property
     def names(self) -> tuple[str | None, ...]:
         """Return the names of the features; None for those that have none, as hashed ones."""
-        names = [*_names(self.estimator, self.columns)]
+        names = _names(self.estimator)
         return tuple(names) if len(names) == self.width else (None,) * self.width
 
     @cached_property
@@ -328,36 +328,26 @@ def _are_places(part: Any) -> bool:
     return isinstance(part, slice) or not isinstance(part[0], str)
 
 
-def _names(estimator: Any, columns: Sequence[str]) -> Iterator[str | None]:
-    """Yield the names of features; of a ColumnTransformer by parts, of which some have none."""
-    if hasattr(estimator, "transformers_") and not isinstance(estimator.transformers_, str):
-        for name, part, of in parts_of(estimator):
-            if (place := estimator.output_indices_[name]).stop > place.start:
-                names = list(_names(_whole(part), _columns_of(of, columns)))
-                fits = len(names) == place.stop - place.start
-                yield from [
-                    None if x is None else f"{name}__{x}"
-                    for x in (names if fits else [None] * (place.stop - place.start))
-                ]
-        return
+def _names(estimator: Any) -> list[str | None]:
+    """Return the names of features; of a ColumnTransformer also where some parts have none."""
     try:
-        yield from map(str, estimator.get_feature_names_out(None))
+        return [*map(str, estimator.get_feature_names_out(None))]
     except (AttributeError, ValueError, TypeError):
-        return
-
-
-def _whole(part: Any) -> Any:
-    """Return the transformer of a part, which may be the word passthrough."""
-    if not isinstance(part, str):
-        return part
-    from sklearn.preprocessing import FunctionTransformer
-
-    return FunctionTransformer(feature_names_out="one-to-one")
+        if not hasattr(estimator, "transformers_"):
+            return []
+    names = list[str | None]()
+    for name, part, _ in parts_of(estimator):
+        place, known = estimator.output_indices_[name], _names(part)
+        length = place.stop - place.start
+        known = known if len(known) == length else [None] * length
+        names += [None if feature is None else f"{name}__{feature}" for feature in known]
+    return names
 
 
 def _sources(estimator: Any, columns: Sequence[str], names: Sequence[str | None]) -> Iterator[str]:
     if not hasattr(estimator, "transformers_"):
-        yield from (_source(name or "", {*columns}, "all columns") for name in names)
+        features = ((name or "").rpartition("__")[2] for name in names)
+        yield from (_source(feature, {*columns}, "all columns") for feature in features)
         return
     for name, _, of in parts_of(estimator):
         place, known = estimator.output_indices_[name], _columns_of(of, columns)

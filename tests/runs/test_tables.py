@@ -120,6 +120,15 @@ def test_a_transformer_that_is_fitted_is_used_as_it_is(table):
     assert np.array_equal(again, before)
 
 
+def test_a_transformer_that_was_changed_is_not_taken_for_what_it_was(table):
+    how, vectorizer = {"text": "note", "label": "label"}, TfidfVectorizer()
+    before = streamtron.fit(table / "people.parquet", transformer=vectorizer, **how)
+    vectorizer.set_params(ngram_range=(1, 2))
+    after = streamtron.fit(table / "people.parquet", transformer=vectorizer, **how)
+    assert after.columns > before.columns
+    assert not hasattr(vectorizer, "vocabulary_"), "a copy is fitted"
+
+
 def test_a_transformer_in_a_file_of_skops_is_fitted_or_used(table, tmp_path):
     skops.io.dump(_transformer(), tmp_path / "t.skops")
     [ended] = _commands(
