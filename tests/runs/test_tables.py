@@ -461,5 +461,6 @@ def test_settings_that_clash_with_a_transformer_are_refused(table):
         with pytest.raises(SettingsError, match=message):
             streamtron.fit(table / "people.parquet", label="label", **settings)
     (table / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    with pytest.raises(SettingsError, match="text has column numbers and no names"):
-        streamtron.fit(table / "a.svm", columns="a:number")
+    for columns in ("a:number", "auto"):
+        with pytest.raises(SettingsError, match="text has column numbers and no names"):
+            streamtron.fit(table / "a.svm", columns=columns)
