@@ -86,7 +86,7 @@ def fit(
 
     files = {"model": model, "report": report, "witness": witness}
     paths = [*shards, *calibrated.files, *measured.files]
-    read = [*paths, config, settings.vocabulary, given["scheduler"]]
+    read = [*paths, config, *settings.files, given["scheduler"]]
     check_files({**files, "log": log}, read, machine)
     for rows in filter(None, (calibrated.files, measured.files)):
         find_shards(rows)  # before hours of work

@@ -92,7 +92,7 @@ def sweep(
 
     if table:
         check_table(table)
-    read = [*shards, *valid, config, settings.vocabulary, given["scheduler"]]
+    read = [*shards, *valid, config, *settings.files, given["scheduler"]]
     check_files({"table": table, **files, "log": log}, read, machine)
     with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:

@@ -270,6 +270,12 @@ class Settings:
         return tuple(stage_of(word.strip()) for word in self.stage.split(","))
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """Return the files that settings name."""
+        named = self.vocabulary, self.transformer
+        return tuple(path for path in named if isinstance(path, str))
+
+    @property
     def tolerance(self) -> float:
         """Return the gap at which the run ends: tol, or 0 if faithful."""
         return 0.0 if self.faithful else self.tol

@@ -22,12 +22,11 @@ from streamtron.core.text import cells_of
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.columns import ROLES
 from streamtron.data.formats.layouts import decoded, is_list, is_number, is_string, plain
-from streamtron.data.formats.tables import TableReader
 from streamtron.data.formats.text_tables import CsvReader, TextTableReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import open_reader
+from streamtron.data.readers import table_reader
 
 _log = logging.getLogger(__name__)
 
@@ -154,8 +153,7 @@ def look_at(
     for shard in shards:
         if left <= 0:
             break
-        reader = open_reader(shard, replace(reading, transformer=None), threads)
-        assert isinstance(reader, TableReader)  # libsvm text has no columns
+        reader = table_reader(shard, replace(reading, transformer=None), threads)
         if isinstance(reader, TextTableReader):
             reader.keeps_dates = True
         schema = reader.schema()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,9 @@ from streamtron.data.manifest import check_unchanged
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader
 
+if TYPE_CHECKING:
+    from streamtron.data.formats.tables import TableReader
+
 
 def open_reader(
     shard: ShardFile, reading: ReaderConfig, threads: int = 1, scratch: str | None = None
@@ -27,6 +31,19 @@ def open_reader(
     reader: FileReader = getattr(module, "GivenReader" if given else format_.reader)(
         shard.path, shard.name, reading, scratch, threads, shard.without
     )
+    return reader
+
+
+def table_reader(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> TableReader:
+    """Open a shard that is a table; a SettingsError for text without names of columns."""
+    from streamtron.data.formats.tables import TableReader
+
+    reader = open_reader(shard, reading, threads)
+    if not isinstance(reader, TableReader):
+        raise SettingsError(
+            f"{shard.name}: {shard.format} text has column numbers and no names. Leave --columns, "
+            "--text and --transformer out."
+        )
     return reader
 
 

@@ -19,7 +19,7 @@ from streamtron.data.column_specs import Spec, specs_of
 from streamtron.data.deletions import in_share
 from streamtron.data.packed import load_transformer, loaded, pack
 from streamtron.data.prefetch import prefetch
-from streamtron.data.readers import open_reader
+from streamtron.data.readers import table_reader
 from streamtron.data.transform import (
     DOCUMENTS,
     Inputs,
@@ -35,7 +35,6 @@ from streamtron.data.transform import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamtron.data.formats.tables import TableReader
 
 ENOUGH = 1_000
 """Rows of the sample that are transformed to see how many features there are."""
@@ -140,7 +139,7 @@ def first_rows_of(shards: Sequence[ShardFile], reading: ReaderConfig, most: int)
     inputs, batches, left = reading.transformer.inputs, list[Any](), most
     numbers = [name for name, kind in inputs if kind == "number"]
     for shard in shards:
-        for batch in _table_reader(shard, reading).rows([name for name, _ in inputs], numbers):
+        for batch in table_reader(shard, reading).rows([name for name, _ in inputs], numbers):
             batches.append(batch.slice(0, left))
             if (left := left - len(batches[-1])) <= 0:
                 return pa.Table.from_batches(batches)
@@ -161,7 +160,7 @@ class _Sample:
         self._shards, self._wanted, self.bytes_read = shards, wanted, 0
         self._labels: str | None = None
         for shard in shards:
-            reader = _table_reader(shard, reading)
+            reader = table_reader(shard, reading)
             try:
                 self._labels = reader.label_column()
                 beside = {self._labels, wanted.weight}
@@ -208,7 +207,7 @@ class _Sample:
         names = [name for name, _ in self.inputs]
         names += [self._labels] if self._labels is not None and self._labels not in names else []
         numbers = {name for name, kind in self.inputs if kind == "number"}
-        reader, start, left = _table_reader(shard, self._reading), 0, self._wanted.rows
+        reader, start, left = table_reader(shard, self._reading), 0, self._wanted.rows
         with closing(prefetch(partial(reader.rows, names, numbers))) as parts:
             for batch in parts:
                 places = np.arange(start, start := start + len(batch))
@@ -225,18 +224,6 @@ class _Sample:
                     yield rows
                 if left is not None and (left := left - len(rows)) <= 0:
                     break
-
-
-def _table_reader(shard: ShardFile, reading: ReaderConfig) -> TableReader:
-    from streamtron.data.formats.tables import TableReader
-
-    reader = open_reader(shard, reading)
-    if not isinstance(reader, TableReader):
-        raise SettingsError(
-            f"{shard.name}: {shard.format} text has column numbers and no names. Leave --columns, "
-            "--text and --transformer out."
-        )
-    return reader
 
 
 def _labels_of(array: pa.Array) -> Any:

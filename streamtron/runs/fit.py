@@ -174,7 +174,7 @@ def run(
     machine = machine or Machine()
     settings = with_guesses(settings, as_paths(shards), machine.threads)
     named = {"model": model, "report": report, "witness": witness}
-    inputs = [*as_paths(shards), settings.vocabulary]
+    inputs = [*as_paths(shards), *settings.files]
     files, directory = check_outputs_of_fit(named, inputs, machine)
     with _left_as_it_was(directory), cache_directory(directory, machine) as cache:
         job = Job(

@@ -171,7 +171,7 @@ def sweep(
     paths = _from_the_root(shards)
     held_out = None if valid is None else _from_the_root(shards if share else valid)
     places: Any = {"model": model, "report": report, "witness": witness}
-    inputs = [*paths, *(held_out or ()), settings.vocabulary]
+    inputs = [*paths, *(held_out or ()), *settings.files]
     files, run_dir = check_outputs_of_fit(places, inputs, machine)
     if run_dir is not None and not overwrite:
         refuse_existing(run_dir)

@@ -314,6 +314,21 @@ def test_a_client_that_is_open_gives_its_workers_and_stays_open(place, workers, 
     assert workers.client.status == "running"
 
 
+def test_tables_are_transformed_on_workers_to_the_same_bits(workers, tmp_path):
+    for k in range(2):
+        lines = [
+            f"{row % 9},{'abcd'[row % 4]},word{row % 7} x y,{row % 2}" for row in range(k, 300)
+        ]
+        (tmp_path / f"{k}.csv").write_text("\n".join(["n,c,t,label", *lines]) + "\n")
+    settings = Settings(columns="n:number,c:category", text="t", label="label", parts=2)
+    there, here = (
+        fit([tmp_path], settings, machine=Machine(), open_parts=parts).model
+        for parts in (parts_on(workers), None)
+    )
+    assert there == here
+    assert there.transformer.columns == ("t", "n", "c")
+
+
 @pytest.mark.parametrize("active_set", [BLOCKS], indirect=True)  # else it ends with its first scan
 def test_a_run_of_one_process_is_resumed_on_workers(place, workers, alone, active_set, tmp_path):
     listen = stopping(ReadingDone, 3)

@@ -136,6 +136,8 @@ def test_a_transformer_in_a_file_of_skops_is_fitted_or_used(table, tmp_path):
         tmp_path,
     )
     assert "age, income, city, code, note" in ended.stdout
+    over = here(tmp_path, *f"fit {table} --transformer t.skops --model t.skops".split())
+    assert "t.skops, which is read, could be replaced" in over.stderr
     ours = streamtron.fit(table / "people.parquet", transformer=_transformer(), label="label")
     assert streamtron.load(tmp_path / "m.model").weights.tolist() == ours.weights.tolist()
 
@@ -223,6 +225,14 @@ def test_every_command_applies_the_transformer(table, tmp_path):
     columns = ended[5].stdout
     assert columns.index("spread  features  column") < columns.index("weight   rows  feature")
     assert "number__age" in columns
+
+
+def test_a_run_goes_on_with_its_transformer_and_refuses_another(table, tmp_path):
+    fit = f"fit {table}/people.parquet --label label --model m.model --columns"
+    _commands([f"{fit} {PLAIN}", f"{fit} {PLAIN} --resume"], tmp_path)
+    other = here(tmp_path, *f"{fit} age:number --resume".split())
+    assert other.returncode == 2
+    assert "columns" in other.stderr
 
 
 def test_an_update_keeps_the_transformer_and_forget_trains_on_the_rows_that_stay(table, tmp_path):
@@ -451,5 +461,6 @@ def test_settings_that_clash_with_a_transformer_are_refused(table):
         with pytest.raises(SettingsError, match=message):
             streamtron.fit(table / "people.parquet", label="label", **settings)
     (table / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    with pytest.raises(SettingsError, match="text has column numbers and no names"):
-        streamtron.fit(table / "a.svm", columns="a:number")
+    for columns in ("a:number", "auto"):
+        with pytest.raises(SettingsError, match="text has column numbers and no names"):
+            streamtron.fit(table / "a.svm", columns=columns)
