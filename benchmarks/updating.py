@@ -32,7 +32,7 @@ from problem import Problem
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
-from streamtron.runs.directory import run_directory
+from streamtron.runs.finished_run import run_directory
 from streamtron.runs.report import Outcome
 
 

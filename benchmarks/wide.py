@@ -32,7 +32,7 @@ WANTED = {
     "of the plan": 1.25,
     "of processor": 1.6,
     "model": 14.1,
-    "checkpoint": 24.0,
+    "state": 24.0,
 }
 """Bytes a column at the peak, beyond FIXED; the peak as a part of what is planned; seconds to one
 of processor; bytes in a file for each weight that is not 0: of a model a float64, a uint32 and a
@@ -54,7 +54,7 @@ def fitted(rows: str, columns: int) -> dict[str, float]:
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, command)
         weights = LinearModel.load(model).sparse_weights.nnz
-        checkpoint = os.path.getsize(Path(directory) / "model.run" / "checkpoint")
+        checkpoint = sum(map(os.path.getsize, Path(directory).glob("model.run/state-*")))
         model_bytes = os.path.getsize(model)
     peak = used.ru_maxrss * 1024.0
     return {
@@ -65,7 +65,7 @@ def fitted(rows: str, columns: int) -> dict[str, float]:
         "of the plan": peak / plan,
         "of processor": seconds / (used.ru_utime + used.ru_stime),
         "model": model_bytes / weights,
-        "checkpoint": checkpoint / weights,
+        "state": checkpoint / weights,
     }
 
 

@@ -58,8 +58,9 @@ def works(path: str, directory: Path, candidates: int, threads: int) -> Mapping[
     """What is done by both sides, by name."""
     shards = [shard.path for shard in find_shards([path])]
     kept = str(directory / "cache")
-    run(shards, Settings(), model=directory / "model", machine=Machine(cache_dir=kept))
-    model, witness = LinearModel.load(directory / "model"), directory / "model.run" / "witness"
+    machine, witness = Machine(cache_dir=kept), directory / "witness"
+    run(shards, Settings(), model=directory / "model", witness=witness, machine=machine)
+    model = LinearModel.load(directory / "model")
     tried = candidates_of(candidates)
 
     def sweep(cache: str | None) -> Work:

@@ -20,7 +20,7 @@ def cache(path: str, clear: bool) -> None:
     from streamtron.core.errors import MachineError
     from streamtron.core.text import format_size
     from streamtron.data import cache_files, clear_cache
-    from streamtron.runs.directory import run_directory
+    from streamtron.runs.finished_run import run_directory
 
     if not os.path.exists(path) and not os.path.isdir(run_directory(path)):
         raise MachineError(f"{path}: there is none. Name a model, its run, or a cache's directory.")

@@ -21,9 +21,8 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
     """Fit probabilities to the decisions of MODEL on SHARDS, held out of its training, and write
     the model anew with them, without training again."""
     from streamtron.runs.calibrate import calibrate as calibrate_model
-    from streamtron.runs.directory import run_directory
     from streamtron.runs.evaluate import trained_on
-    from streamtron.runs.finished_run import editing_model
+    from streamtron.runs.finished_run import editing_model, run_directory
 
     check_files({"model": model}, [*shards, where["scheduler"]])
     with editing_model(model) as edited, executor_of(**where) as executor:

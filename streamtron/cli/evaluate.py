@@ -81,8 +81,8 @@ def warn_known(model: LinearModel, path: str, shards: Sequence[str]) -> None:
     """Warn of rows on which the model at ``path`` was trained or calibrated: it, or probabilities,
     look better on them."""
     from streamtron.runs.calibrate import calibrated_on
-    from streamtron.runs.directory import run_directory
     from streamtron.runs.evaluate import trained_on
+    from streamtron.runs.finished_run import run_directory
 
     if known := trained_on(run_directory(path), shards):
         rows, names = sum(shard.rows for shard in known), [shard.name for shard in known]

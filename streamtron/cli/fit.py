@@ -84,7 +84,7 @@ def fit(
     from streamtron.data import find_shards
     from streamtron.runs.fit import run
 
-    files = {"model": model, "report": report, "witness": witness}
+    files: Any = {"model": model, "report": report, "witness": witness}
     paths = [*shards, *calibrated.files, *measured.files]
     read = [*paths, config, *settings.files, given["scheduler"]]
     check_files({**files, "log": log}, read, machine)

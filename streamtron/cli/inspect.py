@@ -176,7 +176,6 @@ def _run(facts: Mapping[str, Any]) -> Lines:
         [
             *([("rows forgotten", forgotten)] if forgotten else []),
             ("size", format_size(facts["bytes"])),
-            ("witness", facts["witness"] or "none"),
             ("cache", format_size(facts["cache_bytes"])),
             ("next", facts["next"]),
         ]

@@ -1,9 +1,9 @@
 """The command line: all commands, and the process that runs one of them.
 
 Every failure is one sentence on stderr and an exit code: 0 done; 2 settings; 3 data; 4 stopped
-before the tolerance was certified; 5 machine; 130 SIGINT, 143 SIGTERM; 141 stdout was closed by its
-reader. A command whose summary cannot be printed does its work all the same, and ends with 5 or 141
-where it would have ended with 0.
+before the tolerance was certified; 5 machine; 6 in use by another process; 130 SIGINT, 143 SIGTERM;
+141 stdout was closed by its reader. A command whose summary cannot be printed does its work all the
+same, and ends with 5 or 141 where it would have ended with 0.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def streamtron() -> None:
     """Train linear models from shards that do not fit in memory, and prove how good they are.
 
     Exit codes: 0 done, 2 settings, 3 data, 4 stopped before the tolerance was certified, 5 machine
-    (disk, memory), 130 and 143 interrupted.
+    (disk, memory), 6 the run is in use, 130 and 143 interrupted.
     """
 
 
@@ -194,7 +194,7 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, Signalled):
         name = signal.Signals(error.number).name
-        kept = ", and the last checkpoint is kept" if error.run and not error.at_checkpoint else ""
+        kept = ", and the last state is kept" if error.run and not error.at_checkpoint else ""
         advice = f" Go on from {error.run} with --resume." if error.run else ""
         return f"stopped by {name}; nothing half-written is left{kept}.{advice}", 128 + error.number
     if isinstance(error, OSError):

@@ -113,7 +113,7 @@ def zero_lines(learners: Sequence[Report], of_all: str = "") -> Lines:
 
 def place_lines(model: str, machine: Machine) -> Lines:
     """Yield where model and cache are, the size of the cache, and the next command."""
-    from streamtron.runs.directory import run_directory
+    from streamtron.runs.finished_run import run_directory
     from streamtron.runs.inspect import directory_bytes
 
     cache = machine.cache_dir or os.path.join(machine.run_dir or run_directory(model), "cache")

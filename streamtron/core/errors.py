@@ -9,6 +9,7 @@ For example: ``a.svm, line 3: value nan. Values must be finite; remove the row.`
     ├── DataError (ValueError)      the content of the user's files              3
     │   └── FileDamaged             a file of streamtron fails its checksum      3
     ├── MachineError                disk, memory, network                        5
+    │   └── InUseError              another process uses the run                 6
     └── InternalError               contradicting bounds: a defect               1
 """
 
@@ -45,6 +46,16 @@ class MachineError(StreamtronError):
     """The machine fails: disk full, memory limit, file not readable, network down."""
 
     exit_code = 5
+
+
+class InUseError(MachineError):
+    """Another process uses the run or the directory; ``holder`` names it."""
+
+    exit_code = 6
+
+    def __init__(self, directory: object, holder: str) -> None:
+        super().__init__(f"{directory}: in use by {holder}. Wait for it, or stop it.")
+        self.holder = holder
 
 
 class InternalError(StreamtronError):

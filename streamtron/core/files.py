@@ -25,7 +25,13 @@ from typing import Any, BinaryIO
 
 import xxhash
 
-from streamtron.core.errors import DataError, MachineError, SettingsError, StreamtronError
+from streamtron.core.errors import (
+    DataError,
+    InUseError,
+    MachineError,
+    SettingsError,
+    StreamtronError,
+)
 from streamtron.core.text import format_size, short
 
 _log = logging.getLogger(__name__)
@@ -264,16 +270,8 @@ def lock_holder(directory: Path) -> str | None:
     try:
         with shared(directory):
             return None
-    except _InUseError as error:
+    except InUseError as error:
         return error.holder
-
-
-class _InUseError(MachineError):
-    """Another process uses the directory."""
-
-    def __init__(self, directory: Path, holder: str) -> None:
-        super().__init__(f"{directory}: in use by {holder}. Wait for it, or stop it.")
-        self.holder = holder
 
 
 @contextmanager
@@ -294,7 +292,7 @@ def _locked(
             except OSError as error:
                 if not tries_left:
                     holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-                    raise _InUseError(directory, holder or "another process") from error
+                    raise InUseError(directory, holder or "another process") from error
             time.sleep(LOCK_WAIT)
         yield descriptor
     finally:

@@ -221,7 +221,7 @@ def stage_of(word: str) -> float | Literal["ascent"]:
         epsilon = float(digits(word))
     except ValueError:
         epsilon = math.nan
-    if not 0 < epsilon < 2:
+    if not 1e-9 <= epsilon < 2:  # smaller ones divide by 0
         raise SettingsError(
             f"stage {word!r}: expected auto, or numbers with 0 < ε < 2 or ascent, as in 1,0.1."
         )

@@ -22,13 +22,7 @@ from numpy.typing import NDArray
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.files import at_most, reading_from
 from streamtron.core.limits import available_memory
-from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.core.splitmix import draw
-
-NAME = "deletions"
-"""The file in a run directory."""
-
-FORMAT_VERSION = 1
 
 _TENSOR = "{:06d}.forgotten"
 
@@ -64,26 +58,6 @@ def in_share(name: str, rows: NDArray[np.int64], share: tuple[float, float]) -> 
     start = xxhash.xxh3_64_intdigest(os.path.basename(name).encode(errors="surrogateescape"))
     hashed = draw(start, rows).astype(np.float64) / 2.0**64
     return (hashed >= share[0]) & (hashed < share[1])
-
-
-def save(path: str | os.PathLike[str], deletions: Sequence[Deletions]) -> None:
-    """Write a sealed file of deletions."""
-    content, tensors = encode(deletions)
-    write_sealed(path, {"deletions_version": FORMAT_VERSION, **content}, tensors)
-
-
-def load(run: str | os.PathLike[str]) -> dict[str, Deletions]:
-    """Load the deletions of a run directory, by the paths of their shards."""
-    path = os.path.join(run, NAME)
-    if not os.path.exists(path):
-        return {}
-    content, tensors = read_sealed(path, "file of deletions")
-    if content.get("deletions_version") != FORMAT_VERSION:
-        raise DataError(
-            f"{path}: not deletions of version {FORMAT_VERSION}. Use the streamtron that wrote "
-            "them."
-        )
-    return {deletion.path: deletion for deletion in decode(content, tensors, path)}
 
 
 def encode(deletions: Sequence[Deletions]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -10,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streamtron.core.errors import DataError
-from streamtron.core.files import parse_json, reading_from, regular, write_atomically
 from streamtron.data.discover import FORMATS, ShardFile
 from streamtron.data.prefetch import in_order, raise_if_cancelled
 from streamtron.data.reader_config import ALL
@@ -65,15 +63,25 @@ class Manifest:
         """Names of all shards, and the fingerprints of their bytes."""
         return {shard.name: shard.fingerprint for shard in self.shards}
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain dictionaries and lists, for JSON."""
+    def to_dict(self, home: str | None = None) -> dict[str, Any]:
+        """Return plain dictionaries and lists, for JSON.
+
+        ``home`` : the directory where they will be read. A shard beside it, or below, also gets its
+        relative path, so that all can be moved together.
+        """
         shards = [asdict(shard) for shard in self.shards]
+        start = None if home is None else os.path.abspath(home)
+        for shard in shards if start else ():
+            if shard["path"].startswith(os.path.join(os.path.dirname(start or ""), "")):
+                shard["from_here"] = os.path.relpath(shard["path"], start)
         return {"rows": self.rows, "nonzeros": self.nonzeros, "shards": shards}
 
     @classmethod
-    def from_dict(cls, fields: Any, where: str = "manifest") -> Manifest:
-        """Make the manifest of what ``to_dict`` returned."""
+    def from_dict(cls, fields: Any, where: str = "manifest", home: str | None = None) -> Manifest:
+        """Make the manifest of what ``to_dict`` returned, in the directory ``home``."""
         try:
+            if home is not None:
+                fields = _from_here(fields, os.path.abspath(home))
             if not isinstance(fields["shards"], list) or not fields["shards"]:
                 raise TypeError("no list of shards")
             shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
@@ -82,30 +90,6 @@ class Manifest:
             raise DataError(f"{where}: {reason}") from error
         _check(shards, where)
         return cls(shards)
-
-    def save(self, path: str, home: str | None = None) -> None:
-        """Write the manifest as JSON, whole or not at all.
-
-        A shard beside the directory of the manifest, or below, also gets its relative path, so that
-        all can be moved together. ``home`` is the directory where the manifest will be read.
-        """
-        start = os.path.abspath(os.path.dirname(path) if home is None else home)
-        fields = self.to_dict()
-        for shard in fields["shards"]:
-            if shard["path"].startswith(os.path.join(os.path.dirname(start), "")):
-                shard["from_here"] = os.path.relpath(shard["path"], start)
-        write_atomically(path, [json.dumps(fields, indent=1, sort_keys=True).encode(), b"\n"])
-
-    @classmethod
-    def load(cls, path: str) -> Manifest:
-        """Load the manifest that ``save`` wrote."""
-        with reading_from(path), open(path, "rb", opener=regular) as file:
-            text = file.read()
-        try:
-            fields = parse_json(text)
-        except ValueError as error:
-            raise DataError(f"{path}: not JSON ({error}). Wanted is a manifest.") from error
-        return cls.from_dict(_from_here(fields, os.path.dirname(os.path.abspath(path))), path)
 
 
 def _from_here(fields: Any, start: str) -> Any:

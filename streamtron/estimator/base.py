@@ -35,9 +35,9 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import Job, opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
-from streamtron.runs.learners import Training, against_rest
+from streamtron.runs.learners import Training, against_rest, in_order
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
-from streamtron.runs.report import certificate_of, in_order, sign_of_learner
+from streamtron.runs.report import certificate_of, sign_of_learner
 from streamtron.runs.upper_bounds import resolution
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights

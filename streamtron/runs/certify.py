@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, repeat
@@ -19,6 +20,7 @@ from streamtron.core.config import PROBLEM, Machine, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
+from streamtron.core.files import scratch_directory
 from streamtron.core.names import check_names, problem_of
 from streamtron.core.rows import Label
 from streamtron.core.text import number
@@ -34,7 +36,7 @@ from streamtron.data.source import excluding
 from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.finished_run import inputs_of_run
+from streamtron.runs.finished_run import check_shards_exist, run_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -58,7 +60,7 @@ from streamtron.runs.memory import (
 from streamtron.runs.report import deletions_of
 from streamtron.runs.scan import Scans
 from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
-from streamtron.runs.witness import Witness
+from streamtron.runs.witness import Witness, export
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner, set_resolution, set_weights
 
@@ -183,8 +185,17 @@ def certify(
     """
     check_names(names, PROBLEM)
     if shards is None:
-        accept_exclusions = accept_exclusions or witness is None
-        model, shards, witness = inputs_of_run(model, run, witness)
+        with ExitStack() as stack:
+            model, store = stack.enter_context(run_of(model, run))
+            check_shards_exist(records := store.manifest.shards)
+            if witness is None:
+                scratch = stack.enter_context(scratch_directory("streamtron-"))
+                accept_exclusions, witness = True, os.path.join(scratch, "witness")
+                export(store, witness)
+            names |= {"witness": witness, "accept_exclusions": accept_exclusions}
+            names |= {"settings": settings, "readings": readings, "machine": machine}
+            paths = [shard.path for shard in records]
+            return certify(model, paths, executor=executor, listen=listen, **names)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, names)
     if problem.regression != model.regression:

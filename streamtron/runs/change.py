@@ -1,7 +1,7 @@
 """Change a finished run: rows come in, rows go out, and training goes on until all are certified.
 
 Counts of rows that stay are kept, new rows start at 0, and the next reading sums a = Σ c_k y_k
-afresh. What is changed is staged beside the run and committed at once: see ``transaction``.
+afresh. The change is committed at once: see ``store``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener
-from streamtron.core.files import nothing_empty, parse_json, reading_from
+from streamtron.core.files import nothing_empty
 from streamtron.data import (
     Cache,
     Dataset,
@@ -28,45 +29,34 @@ from streamtron.data import (
     ReaderConfig,
     ShardFile,
     Skipped,
-    deletions,
     drop_cached,
 )
 from streamtron.data.sample import transformer_digest
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs import transaction, witness
-from streamtron.runs.directory import PARTS, Checkpoint, Run, stamps_of, write_record
-from streamtron.runs.finished_run import (
-    FinishedRun,
-    check_as_read,
-    check_bounds,
-    check_model,
-    locate,
-    read_manifest,
-    shards_of,
-)
+from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
 from streamtron.runs.inputs import check_outputs, expected_of, open_dataset, reading_from_model
-from streamtron.runs.learners import Training, class_weights
+from streamtron.runs.learners import Training, class_weights, in_order, restore_finished
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import (
     OpenParts,
     PartsTraining,
     executor_of,
     plan_changed,
+    take_saved_counts,
     train_on,
     with_parts_after,
 )
 from streamtron.runs.report import (
-    REPORT,
     Outcome,
     build_outcome,
     certificate_of,
     deletions_of,
-    in_order,
     write_outcome,
 )
+from streamtron.runs.store import CACHE, Ended, SavedState, Store, changing, is_run
 from streamtron.solver.changes import add_rows, begin_change, take_counts
 from streamtron.solver.checkpoint import State
-from streamtron.solver.duals import Pieces, SavedCounts
+from streamtron.solver.duals import Pieces
 from streamtron.solver.learner import Learner, renumber
 
 _log = logging.getLogger("streamtron")
@@ -96,10 +86,12 @@ class RowChange(NamedTuple):
 
 
 class EditableRun(NamedTuple):
-    """A finished run that update or forget changes, with its settings from the change on; the
-    model, how its shards were read, and their files, in the order of the manifest."""
+    """A run that has ended and is to be changed, with its last state, and its settings from the
+    change on; the model, how its shards were read, and their files, in the order of the manifest.
+    """
 
-    finished: FinishedRun
+    store: Store
+    saved: SavedState
     machine: Machine
     listen: Listener
     open_parts: OpenParts | None
@@ -121,37 +113,32 @@ class EditableRun(NamedTuple):
         open_parts: OpenParts | None,
         **changes: Any,
     ) -> Iterator[EditableRun]:
-        """Open a run to change it, see ``FinishedRun.to_change``; ``changes`` of its settings, None
-        = as they are."""
+        """Open a run to change it, see ``store.changing``; ``changes`` of its settings, None = as
+        they are. A DataError if there is no run, or it has not ended."""
         began, machine = time.perf_counter(), machine or Machine()
         place = locate(run, machine.run_dir)
-        with nothing_empty(machine.cache_dir), FinishedRun.to_change(place) as finished:
-            if finished.settings.faithful:
+        if not is_run(place.directory):
+            raise DataError(f"{place.directory}: there is no run. Give a MODEL that fit wrote.")
+        with nothing_empty(machine.cache_dir), changing(place.directory, place.model) as store:
+            recorded, saved = Settings.from_dict(store.settings), store.state()
+            if saved is None or store.report is None or not saved.state.all_finished:
+                raise DataError(
+                    f"{store.path}: the run has not ended. End it with streamtron fit --resume, or "
+                    "fit anew."
+                )
+            if recorded.faithful:
                 raise SettingsError(
-                    f"{finished.path}: a faithful run; the paper's procedure starts at 0 with all "
+                    f"{store.path}: a faithful run; the paper's procedure starts at 0 with all "
                     "rows. Fit anew with all shards."
                 )
             given = {name: value for name, value in changes.items() if value is not None}
-            settings = finished.settings.but(**given)
-            manifest = read_manifest(finished.path)
+            settings, manifest = recorded.but(**given), read_manifest(store)
             model = LinearModel.load(place.model)
-            check_model(finished, model)
+            _check_model(store.path, recorded, saved, model)
             # text is prepared with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
-            shards = shards_of(manifest, finished.path)
-            yield cls(
-                finished,
-                machine,
-                listen,
-                open_parts,
-                began,
-                settings,
-                place.model,
-                model,
-                manifest,
-                reading,
-                shards,
-            )
+            run_as_it_is = store, saved, machine, listen, open_parts, began, settings, place.model
+            yield cls(*run_as_it_is, model, manifest, reading, shards_of(manifest, store))
 
     @property
     def certificates(self) -> list[dict[str, Any]]:
@@ -162,14 +149,14 @@ class EditableRun(NamedTuple):
     @property
     def cache_directory(self) -> str:
         """Where the prepared files of the shards are."""
-        return self.machine.cache_dir or str(self.finished.path / transaction.CACHE)
+        return self.machine.cache_dir or str(self.store.path / CACHE)
 
     def check_report(
         self, report: str | os.PathLike[str] | None, inputs: Sequence[str]
     ) -> str | None:
         """Return the report's absolute path; raise a SettingsError if it would replace a file that
         is read or written."""
-        path, cache = self.finished.path, self.machine.cache_dir
+        path, cache = self.store.path, self.machine.cache_dir
         files = check_outputs(
             {"report": report},
             [self.model_path, *inputs],
@@ -182,19 +169,13 @@ class EditableRun(NamedTuple):
     def data(self, shards: Sequence[ShardFile]) -> Dataset:
         """Prepare shards as the run's own were read, with the labels that it has, and open them;
         raise a DataError if one is missing, or was changed after the run read it."""
-        check_as_read(shards, str(self.finished.path))
-        expected = expected_of(self.settings, self.finished.checkpoint.labels)
+        check_as_read(shards, str(self.store.path))
+        expected = expected_of(self.settings, self.saved.labels)
         expected.fingerprints.update(self.manifest.fingerprints)
-        data = open_dataset(
-            shards,
-            self.reading,
-            self.settings,
-            self.machine,
-            self.cache_directory,
-            expected=expected,
-            listen=self.listen,
-            executor=executor_of(self.open_parts),
-        )
+        how: Any = {"expected": expected, "listen": self.listen}
+        how["executor"] = executor_of(self.open_parts)
+        where = self.machine, self.cache_directory
+        data = open_dataset(shards, self.reading, self.settings, *where, **how)
         first, *_ = self.certificates
         earlier = [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
         named = {shard.name for shard in data.shards} | {shard.name for shard in data.skipped}
@@ -202,13 +183,18 @@ class EditableRun(NamedTuple):
         return data
 
     def restore(self, data: Dataset) -> list[Learner]:
-        """Restore the run's learners with the settings of the change, in the ranks of the data."""
-        checkpoint, settings = self.finished.checkpoint, self.settings
-        learners = self.finished.learners(data.facts, settings, class_weights(settings, data))
-        checkpoint.state.arrays.clear()  # the learners hold what they need of them
+        """Restore the run's learners with the settings of the change, in the ranks of the data; of
+        several parts, their counts are read from the parts' states when they are used."""
+        saved, settings = self.saved, self.settings
+        weights = class_weights(settings, data)
+        learners = restore_finished(saved.state, settings, data.facts, saved.labels, weights)
+        recorded = Settings.from_dict(self.store.settings)
+        if recorded.parts is not None:
+            take_saved_counts(self.store.parts, recorded, learners)
+        saved.state.arrays.clear()  # the learners hold what they need of them
         proofs = map(certificate_of, in_order(learners, data.labels, settings))
-        check_bounds(self.finished, proofs, self.certificates)
-        places = data.places_of(checkpoint.numbers)
+        _check_bounds(self.store.path, proofs, self.certificates)
+        places = data.places_of(saved.numbers)
         for learner in learners:
             renumber(learner, places, data.columns)
         return learners
@@ -216,32 +202,22 @@ class EditableRun(NamedTuple):
     def finish(self, rows: RowChange | None, report: str | None, **facts: Any) -> Outcome:
         """Train on with changed rows (None = they are as they were), write the report with
         ``facts``, and commit; return the outcome."""
-        outcome = self._unchanged() if rows is None else _train(self, rows)
-        outcome.report.update(facts)
-        if report is not None:  # before the commit: a committed change has its report
-            write_outcome(outcome, report=report)
         if rows is None:
+            outcome = self._unchanged()
+            outcome.report.update(facts)
+            write_outcome(outcome, report=report)
             return outcome
-        remove = ["checkpoint.before"]
-        if not rows.added:
-            remove += [] if outcome.deletions else [deletions.NAME]
-            remove += [] if "parts" in outcome.report["settings"] else [PARTS]
-        transaction.commit(self.finished.path, self.model_path, remove)
+        outcome = _train(self, rows, facts, report)
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
-        home = self.finished.path / PARTS
-        moved = (c.moved(home) if isinstance(c, SavedCounts) else c for c in outcome.counts)
-        return replace(outcome, counts=tuple(moved))
+        return outcome
 
     def _unchanged(self) -> Outcome:
         """Return the outcome of the run as it is; no data is read."""
-        path = self.finished.path
-        with reading_from(path / REPORT):
-            report = dict(parse_json((path / REPORT).read_bytes()))
+        report = dict(self.store.report or {})
         report |= {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
-        counts = tuple(witness.load(path / "witness").counts)
         left_out = deletions_of(self.shards)
-        return Outcome(self.model, report, report["stop_reason"], counts, self.manifest, left_out)
+        return Outcome(self.model, report, report["stop_reason"], (), self.manifest, left_out)
 
 
 class _FinalState:
@@ -257,8 +233,10 @@ class _FinalState:
         self.state = state()
 
 
-def _train(target: EditableRun, rows: RowChange) -> Outcome:
-    """Train on, here or on parts, from the weights and counts of the run; stage the changed run."""
+def _train(
+    target: EditableRun, rows: RowChange, facts: Mapping[str, Any], report: str | None
+) -> Outcome:
+    """Train on, here or on parts, from the weights and counts of the run, and commit it."""
     with target.data(rows.shards) as data:
         preparing = time.perf_counter() - target.began
         if rows.added:
@@ -275,11 +253,12 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
         training = Training(
             data, settings, target.machine, target.listen, final, at_once=plan.at_once
         )
-        more_read, more_bytes, of_parts = 0.0, 0, dict[str, Any]()
+        more_read, more_bytes, of_parts, parts = 0.0, 0, dict[str, Any](), None
         if settings.parts is None:
             more_read, more_bytes = _train_here(target, rows, data, training, learners)
         else:
-            of_parts = _train_on_parts(target, rows, data, training, learners)
+            parts = target.store.new_parts()
+            of_parts = _train_on_parts(target, rows, data, training, learners, parts)
         reading = data.reading
         base: Any = target.model.index_base  # whichever columns are left
         data.reading = replace(reading, index_base=base)
@@ -293,9 +272,15 @@ def _train(target: EditableRun, rows: RowChange) -> Outcome:
             more_bytes=more_bytes,
         )
         outcome.report.update(of_parts)
-        _stage(target, data, outcome, final.state)
+        kept = dict(outcome.report)  # without the names of what was forgotten
+        outcome.report.update(facts)
+        write_outcome(outcome, report=report)  # a committed change has its report
+        transformer, left_out = transformer_digest(settings, target.reading), outcome.deletions
+        ended = Ended(settings, transformer, data.shards, outcome.manifest, left_out, kept)
+        saved = SavedState.of(final.state, data, outcome.report["seconds"])
         if not rows.added:
             _drop_stale(target, data, reading)
+        target.store.end(ended, target.model_path, outcome.model.to_bytes(), saved, parts)
         return outcome
 
 
@@ -337,15 +322,16 @@ def _train_on_parts(
     data: Dataset,
     training: Training,
     learners: list[Learner],
+    directory: Path,
 ) -> dict[str, Any]:
-    """Train the learners on in parts; return what the report has of these."""
+    """Train the learners on in parts, whose states are in ``directory``; return what the report has
+    of these."""
     for learner in learners:
         begin_change(learner, only_more=False)
         if not rows.added:
             learner.best.discard()  # no scan is to certify what the rows have made
     counted = [rows.remaining(learner.counts.nonzero()) for learner in learners]
-    directory = str(transaction.begin(target.finished.path) / PARTS)
-    parts = PartsTraining(training, data, directory, target.open_parts)
+    parts = PartsTraining(training, data, str(directory), target.open_parts)
     return train_on(parts, plan_changed(parts, learners, counted))[1]
 
 
@@ -369,21 +355,34 @@ def _check_labels(data: Dataset) -> None:
         )
 
 
-def _stage(target: EditableRun, data: Dataset, outcome: Outcome, state: State) -> None:
-    """Write the changed run into ``change/``; ``transaction.commit`` makes it count."""
-    home, stamps = target.finished.path, stamps_of(data.shards)
-    staged = transaction.begin(home)
-    write_outcome(outcome, model=staged / transaction.MODEL, run=staged, home=home)
-    checkpoint = Checkpoint.of(state, data, outcome.report["seconds"])
-    Run(staged, stamps, None).save(checkpoint)
-    digest = transformer_digest(target.settings, target.reading)
-    write_record(staged, target.settings, stamps, digest)
-
-
 def _drop_stale(target: EditableRun, data: Dataset, reading: ReaderConfig) -> None:
     """Remove the prepared files that hold rows which go out; whoever needs them makes them anew."""
     fingerprints = [shard.fingerprint for shard in target.manifest.shards]
-    for directory in {target.cache_directory, str(target.finished.path / transaction.CACHE)}:
+    for directory in {target.cache_directory, str(target.store.path / CACHE)}:
         if os.path.isdir(directory):
             files = filter(None, map(Cache(directory, reading).find, data.shards))
             drop_cached(os.path.abspath(directory), fingerprints, [file.path for file in files])
+
+
+def _check_model(path: Path, settings: Settings, saved: SavedState, model: LinearModel) -> None:
+    """Raise a DataError if settings or state of the run are not the model's."""
+    for name in ("multiclass", "multilabel"):
+        if (value := getattr(settings, name)) != model.settings.get(name):
+            raise DataError(f"{path}: {name} is {value!r}, and not the model's. Fit anew.")
+    learners, known = saved.state.content["learners"], {*saved.labels}
+    if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
+        raise DataError(_NOT_ITS_OWN.format(path))
+
+
+def _check_bounds(
+    path: Path, proofs: Iterable[Mapping[str, Any]], proven: Iterable[Mapping[str, Any]]
+) -> None:
+    """Raise a DataError if the proofs of the run's learners are not those of its model: they have
+    no bound in common with another run's."""
+    names = ("primal_objective", "dual_objective")
+    bounds, known = ([[p.get(name) for name in names] for p in some] for some in (proofs, proven))
+    if bounds != known:
+        raise DataError(_NOT_ITS_OWN.format(path))
+
+
+_NOT_ITS_OWN = "{}: the state is not the model's. Put the run's own model back, or fit anew."

@@ -26,7 +26,6 @@ from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes
-from streamtron.runs.directory import manifest_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -35,6 +34,7 @@ from streamtron.runs.inputs import (
     reading_to_score,
     with_labels_of,
 )
+from streamtron.runs.store import manifest_of
 
 
 def evaluate(

@@ -18,7 +18,7 @@ from streamtron.data.discover import NAMES
 from streamtron.data.sample import first_rows_of
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.model.scoring import labels_of, matrix_of
-from streamtron.runs.directory import manifest_of, run_directory
+from streamtron.runs.finished_run import run_directory
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -27,6 +27,7 @@ from streamtron.runs.inputs import (
     reading_from_model,
     reading_to_score,
 )
+from streamtron.runs.store import manifest_of
 
 if TYPE_CHECKING:
     from streamtron.data.column_names import ColumnNames

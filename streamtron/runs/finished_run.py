@@ -1,34 +1,27 @@
-"""Finished runs: find one by its model or its directory, and open it to read or to change it."""
+"""Finished runs: find one by its model or its directory, its shards, and its model to edit."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.files import absolute, as_path, locked, reading_from
-from streamtron.core.rows import Facts
-from streamtron.data import Manifest, ShardFile, ShardRecord, deletions
+from streamtron.data import Manifest, ShardFile, ShardRecord
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs import transaction
-from streamtron.runs.directory import (
-    PARTS,
-    RUN_SUFFIX,
-    Checkpoint,
-    Run,
-    read_record,
-    remove_temporary,
-    run_directory,
-)
-from streamtron.runs.learners import ClassWeights, restore_finished
-from streamtron.runs.parts import take_saved_counts
-from streamtron.solver.learner import Learner
+from streamtron.runs.store import Store, is_run, reading
+
+RUN_SUFFIX = ".run"
+
+
+def run_directory(model: str | os.PathLike[str]) -> str:
+    """Return where a run keeps its store and its prepared data: ``MODEL.run``."""
+    return as_path(model) + RUN_SUFFIX
 
 
 class RunLocation(NamedTuple):
@@ -72,62 +65,6 @@ def model_of(path: str) -> str:
     return model
 
 
-class FinishedRun(NamedTuple):
-    """A finished run, as its directory has it."""
-
-    path: Path
-    settings: Settings
-    checkpoint: Checkpoint
-
-    @classmethod
-    @contextmanager
-    def to_change(cls, place: RunLocation) -> Iterator[FinishedRun]:
-        """Open a run, locked until the context ends or the process dies, and complete a change that
-        was interrupted; raise a DataError if it does not exist or has not ended, a MachineError if
-        another process has locked it."""
-        directory = _existing(place.directory)
-        with locked(directory):
-            remove_temporary(directory)
-            transaction.recover(directory, place.model)
-            transaction.discard(directory)
-            record = read_record(directory)
-            checkpoint = Run(directory, record.stamps, record).load()
-            written = (directory / "manifest.json").exists()
-            if checkpoint is None or not written or not checkpoint.state.all_finished:
-                raise DataError(
-                    f"{directory}: the run has not ended, or its last checkpoint is damaged. End "
-                    "it with streamtron fit --resume, or fit anew."
-                )
-            yield cls(directory, Settings.from_dict(record.settings), checkpoint)
-
-    def learners(
-        self, facts: Facts, settings: Settings | None = None, weights: ClassWeights | None = None
-    ) -> list[Learner]:
-        """Restore the learners, with the run's settings if no others are given, in the ranks of the
-        checkpoint; of several parts, their counts are read from the parts' states when they are
-        used. ``facts`` : of the rows on which they train on."""
-        state, labels = self.checkpoint.state, self.checkpoint.labels
-        learners = restore_finished(state, settings or self.settings, facts, labels, weights)
-        if self.settings.parts is not None:
-            take_saved_counts(self.path / PARTS, self.settings, learners)
-        return learners
-
-
-def _existing(directory: Path) -> Path:
-    if not directory.is_dir():
-        raise DataError(f"{directory}: there is no run. Give a MODEL that streamtron fit wrote.")
-    return directory
-
-
-def check_recovered(path: str | os.PathLike[str]) -> None:
-    """Raise a DataError if a committed change of the run is not complete."""
-    if transaction.pending(Path(path)):
-        raise DataError(
-            f"{path}: a change of the run was interrupted after it was committed. Call the same "
-            "streamtron update or forget again to complete it."
-        )
-
-
 class EditedModel(NamedTuple):
     """A model, the path of its file, and the bytes that this had when it was read."""
 
@@ -154,20 +91,40 @@ def editing_model(path: str) -> Iterator[EditedModel]:
     changes it."""
     directory = Path(run_directory(path))
     with locked(directory) if directory.is_dir() else nullcontext():
-        check_recovered(directory)
+        if is_run(directory):
+            with reading(directory) as store:
+                check_complete(store)
         with reading_from(path):
             read = Path(path).read_bytes()
         yield EditedModel(LinearModel.load(path), path, read)
 
 
-def inputs_of_run(
-    model: str | os.PathLike[str] | LinearModel,
-    run: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None,
-) -> tuple[str | LinearModel, list[str], str]:
-    """Return the model of a run, and the paths of its shards and its witness, given its model, or
-    its directory if that is ``MODEL.run``; ``run`` : its directory. A DataError if there is no such
-    run, or a change of it was interrupted."""
+def check_complete(store: Store) -> None:
+    """Raise a DataError if the model of a committed change is not in its place yet."""
+    if store.pending:
+        raise DataError(
+            f"{store.path}: a change of the run was interrupted after it was committed. Call the "
+            "same streamtron update or forget again to complete it."
+        )
+
+
+@contextmanager
+def opened(directory: str | os.PathLike[str]) -> Iterator[Store]:
+    """Open a run that has ended, to read it; a DataError if there is none, or if a change of it was
+    interrupted."""
+    with reading(directory) as store:
+        check_complete(store)
+        if store.report is None:
+            raise DataError(f"{directory}: the run has not ended. End it with fit --resume.")
+        yield store
+
+
+@contextmanager
+def run_of(
+    model: str | os.PathLike[str] | LinearModel, run: str | os.PathLike[str] | None = None
+) -> Iterator[tuple[str | LinearModel, Store]]:
+    """Give the model of a run and its store, given its model, or its directory if that is
+    ``MODEL.run``; ``run`` : its directory. A DataError if there is no such run."""
     if not isinstance(model, LinearModel):
         model = model_of(absolute(model, "models"))
         run = run or run_directory(model)
@@ -176,25 +133,19 @@ def inputs_of_run(
             "a model in memory does not say its shards. Give them, its run, or the path of a model "
             "with its run beside it."
         )
-    directory = absolute(run)
-    check_recovered(directory)
-    manifest = os.path.join(directory, "manifest.json")
-    witness_path = as_path(witness) if witness else os.path.join(directory, "witness")
-    for needed in (manifest, witness_path):
-        if not os.path.isfile(needed):
-            raise DataError(
-                f"no shards are given, and there is no {needed} of a run. Name the shards, certify "
-                "MODEL SHARDS, or the run directory, --run-dir."
-            )
-    records = Manifest.load(manifest).shards
-    check_shards_exist(records)
-    return model, [shard.path for shard in records], witness_path
+    if not is_run(directory := absolute(run)):
+        raise DataError(
+            f"no shards are given, and there is no run in {directory}. Name the shards, certify "
+            "MODEL SHARDS, or the run directory, --run-dir."
+        )
+    with opened(directory) as store:
+        yield model, store
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(store: Store) -> Manifest:
     """Read the manifest of a run, with the current times of shards that were copied or touched."""
     shards = []
-    for shard in Manifest.load(str(directory / "manifest.json")).shards:
+    for shard in store.manifest.shards:
         if "://" not in shard.path and os.path.isfile(shard.path):
             stat = os.stat(shard.path)
             touched = stat.st_size == shard.bytes and stat.st_mtime_ns != shard.mtime_ns
@@ -204,12 +155,12 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest(tuple(shards))
 
 
-def shards_of(manifest: Manifest, directory: Path) -> list[ShardFile]:
-    """Return the files of a run's shards, without the rows that were deleted from them."""
-    deleted = {rows.fingerprint: rows for rows in deletions.load(directory).values()}
+def shards_of(manifest: Manifest, store: Store) -> list[ShardFile]:
+    """Return the files of a run's shards, without the rows that were forgotten."""
+    forgotten = {rows.fingerprint: rows for rows in store.forgotten}
     shards = []
     for record in manifest.shards:
-        rows = deleted.get(record.fingerprint)
+        rows = forgotten.get(record.fingerprint)
         rows = rows and replace(rows, path=record.path)
         place = record.path, record.name, record.format, record.bytes, record.mtime_ns
         shards.append(ShardFile(*place, rows))  # type: ignore[arg-type]
@@ -240,28 +191,3 @@ def check_as_read(shards: Iterable[ShardFile], run: str) -> None:
                 f"streamtron forget {run} {shard.name}, and add it as it is now with streamtron "
                 "update."
             )
-
-
-def check_model(finished: FinishedRun, model: LinearModel) -> None:
-    """Raise a DataError if settings or checkpoint of the run are not the model's."""
-    settings, checkpoint = finished.settings, finished.checkpoint
-    for name in ("multiclass", "multilabel"):
-        if (value := getattr(settings, name)) != model.settings.get(name):
-            raise DataError(f"{finished.path}: {name} is {value!r}, and not the model's. Fit anew.")
-    learners, known = checkpoint.state.content["learners"], {*checkpoint.labels}
-    if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
-        raise DataError(NOT_ITS_OWN.format(finished.path))
-
-
-def check_bounds(
-    finished: FinishedRun, proofs: Iterable[Mapping[str, Any]], proven: Iterable[Mapping[str, Any]]
-) -> None:
-    """Raise a DataError if the proofs of the run's learners are not those of its model: they have
-    no bound in common with another run's."""
-    names = ("primal_objective", "dual_objective")
-    bounds, known = ([[p.get(name) for name in names] for p in some] for some in (proofs, proven))
-    if bounds != known:
-        raise DataError(NOT_ITS_OWN.format(finished.path))
-
-
-NOT_ITS_OWN = "{}: the checkpoint is not the model's. Put the run's own model back, or fit anew."

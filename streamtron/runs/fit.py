@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
 from streamtron.core import signals
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, ignore
-from streamtron.core.files import scratch_directory
+from streamtron.core.files import LOCK, reading_from, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, ShardFile, ShardSource, find_shards
@@ -26,14 +28,6 @@ from streamtron.data.profile import with_guesses
 from streamtron.data.sample import transformer_digest
 from streamtron.data.source import excluding
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.directory import (
-    PARTS,
-    Checkpoint,
-    CheckpointWriter,
-    Run,
-    is_run,
-    open_run,
-)
 from streamtron.runs.inputs import (
     InMemory,
     Paths,
@@ -59,6 +53,15 @@ from streamtron.runs.parts import (
     with_parts,
 )
 from streamtron.runs.report import Outcome, build_outcome, write_outcome
+from streamtron.runs.store import (
+    Ended,
+    SavedState,
+    Stamps,
+    Store,
+    changing,
+    is_run,
+    stamps_of,
+)
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
@@ -66,6 +69,9 @@ if TYPE_CHECKING:
     from streamtron.data.transform import Transformer
 
 _log = logging.getLogger(__name__)
+
+MAY_CHANGE = ("tol", "max_epochs")
+"""Settings that may differ when a run is resumed."""
 
 
 def fit(
@@ -93,7 +99,7 @@ def fit(
         table or stream, an iterator of record batches, or a matrix, dense or scipy.sparse; or, with
         a transformer, a list of documents.
     y : the labels of a matrix or of documents, shape (rows,), or those of a data frame.
-    model : also write the model there, the witness and the cache beside it in ``MODEL.run``; not
+    model : also write the model there, its run and the cache beside it in ``MODEL.run``; not
         for rows in memory.
     settings : all settings at once, or give them by name (``C=0.5, rho=0, tol=1e-3, …``), as
         ``transformer``, any of scikit-learn from a data frame or documents to a matrix.
@@ -126,16 +132,9 @@ def fit(
     if y is not None and chosen.transformer is not None:
         chosen = chosen.but(label="label")
     with as_shards(shards, y, model) as paths:
-        return run(
-            paths,
-            chosen,
-            model=model,
-            machine=machine,
-            resume=resume,
-            overwrite=overwrite,
-            listen=listen,
-            open_parts=open_parts,
-        ).model
+        how: Any = {"machine": machine, "resume": resume, "overwrite": overwrite}
+        how |= {"listen": listen, "open_parts": open_parts}
+        return run(paths, chosen, model=model, **how).model
 
 
 def run(
@@ -150,6 +149,7 @@ def run(
     overwrite: bool = False,
     listen: Listener = ignore,
     open_parts: OpenParts | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Fit, and write model, report and witness where they are named, and beside a model its run
     directory. Where a third class is met, the fit starts over with ``multiclass``.
@@ -158,6 +158,7 @@ def run(
     ----------
     report : file for the report as JSON.
     witness : file for the counts, with which ``certify`` needs one reading.
+    facts : what the report has beside.
     All others are as in ``fit``.
 
     Returns
@@ -192,7 +193,9 @@ def run(
         with opened(job) as fitting:
             learners, of_parts = fitting.train()
             outcome = fitting.outcome(learners, fitting.settings, of_parts)
-            write_outcome(outcome, run=job.directory, **files)
+            outcome.report.update(facts or {})
+            fitting.end(outcome)
+            write_outcome(outcome, report=files["report"], witness=files["witness"])
         return outcome
 
 
@@ -238,7 +241,8 @@ def fit_many(
 class Job(NamedTuple):
     """What is fitted on what. The ``directory`` of its run (None = no states) and its ``model``
     (None = the candidates of a sweep, which is never resumed by hand), whether it is resumed or
-    replaced. ``classes`` : the only ones, None = those of the shards."""
+    replaced. ``classes`` : the only ones, None = those of the shards. ``files`` : those of the
+    shards."""
 
     shards: list[str]
     candidates: Sequence[Settings]
@@ -251,13 +255,14 @@ class Job(NamedTuple):
     overwrite: bool = False
     classes: Sequence[Label] | None = None
     open_parts: OpenParts | None = None
+    files: Sequence[ShardFile] = ()
 
 
 class Fitting(NamedTuple):
     """A fit whose data are prepared, begun at ``began``, on the clock of ``time.perf_counter``.
 
     ``counted`` : bytes that were read before, to tell the features. ``state`` : of the last reading
-    of a run that is resumed. ``states`` : where parts save theirs.
+    of a run that is resumed. ``store`` : of its run, if it has one.
     """
 
     job: Job
@@ -267,8 +272,8 @@ class Fitting(NamedTuple):
     began: float
     preparing: float
     counted: int
+    store: Store | None = None
     state: State | None = None
-    states: str | None = None
 
     @property
     def settings(self) -> Settings:
@@ -281,10 +286,13 @@ class Fitting(NamedTuple):
         if self.settings.parts is None:
             [learners] = train_candidates(self.training, self.candidates, self.state)
             return learners, None
-        with nullcontext(self.states) if self.states else scratch_directory("streamtron-") as where:
-            parts = PartsTraining(self.training, self.data, where, self.job.open_parts)
+        store = self.store
+        kept: Any = scratch_directory("streamtron-") if store is None else nullcontext(store.parts)
+        with kept as where:
+            os.makedirs(where, exist_ok=True)
+            parts = PartsTraining(self.training, self.data, os.fspath(where), self.job.open_parts)
             learners, report = train_on(parts, plan_new(parts, self.state))
-            if self.states is None:
+            if store is None:
                 for learner in learners:
                     learner.counts.total()  # reads them all
         return learners, report
@@ -310,44 +318,49 @@ class Fitting(NamedTuple):
         outcome.report.update(report or {})
         return outcome
 
+    def end(self, outcome: Outcome) -> None:
+        """Write the model, and what its run is from now on."""
+        model, data = self.job.model, self.data
+        if self.store is None or model is None:
+            write_outcome(outcome, model=model)
+            return
+        transformer = transformer_digest(self.settings, data.reading)
+        shards, left_out = self.job.files, outcome.deletions
+        ended = Ended(
+            self.settings, transformer, shards, outcome.manifest, left_out, outcome.report
+        )
+        self.store.end(ended, model, outcome.model.to_bytes())
+
 
 @contextmanager
 def opened(job: Job) -> Iterator[Fitting]:
     """Prepare the shards and plan the fit, in the directory of its run, which is locked."""
     began, directory, machine = time.perf_counter(), job.directory, job.machine
     shards, first = find_shards(job.shards), job.candidates[0]
+    job = job._replace(files=shards)
     with ExitStack() as stack:
-        run, transformer = None, None
+        store, transformer, saved = None, None, None
         if directory is not None:
-            run = stack.enter_context(
-                open_run(directory, job.model, shards, resume=job.resume, overwrite=job.overwrite)
-            )
-            transformer = _transformer_of(job, run)
-        if run is not None:
-            shards = [*excluding(shards, run.deletions, partial(_fingerprints, shards, first))]
+            store = stack.enter_context(_opened_store(job, shards))
+            if store.exists and job.resume:
+                saved, transformer = store.state(), _transformer_of(job, store)
+        goes_on = store is not None and store.exists and job.resume
+        if store is not None and goes_on:
+            shards = [*excluding(shards, store.forgotten, partial(_fingerprints, shards, first))]
         reading, counted = training_reading(shards, first, transformer)
-        classes = job.classes if run is None else run.labels or job.classes
+        classes = (saved and saved.labels) or job.classes
         expected = expected_of(first, classes)
-        if run is not None:
-            expected.fingerprints.update(run.seen)
-        data = stack.enter_context(
-            open_dataset(
-                shards,
-                reading,
-                first,
-                machine,
-                job.cache,
-                expected=expected,
-                listen=job.listen,
-                executor=executor_of(job.open_parts),
-            )
-        )
-        candidates, plan = _decided(job, data, run)
+        if store is not None and goes_on:
+            expected.fingerprints.update(_seen(store, saved))
+        how: Any = {"expected": expected, "listen": job.listen}
+        how["executor"] = executor_of(job.open_parts)
+        data = stack.enter_context(open_dataset(shards, reading, first, machine, job.cache, **how))
+        candidates, plan = _decided(job, data, store.settings if store and goes_on else None)
         preparing = time.perf_counter() - began
         training = Training(data, candidates[0], machine, job.listen, at_once=plan.at_once)
-        fitting = Fitting(job, data, training, candidates, began, preparing, counted)
-        if run is not None:
-            fitting = _begun(fitting, run)
+        fitting = Fitting(job, data, training, candidates, began, preparing, counted, store)
+        if store is not None:
+            fitting = _begun(fitting, store, saved)
         if candidates[0].parts is None and fits_in_memory(candidates[0], size_of(data)):
             with open_threads(machine.thread_count):
                 data.load()
@@ -356,12 +369,98 @@ def opened(job: Job) -> Iterator[Fitting]:
             yield fitting
 
 
-def _decided(job: Job, data: Dataset, run: Run | None) -> tuple[list[Settings], Plan]:
-    """Return the candidates with what the data, or a run that is resumed, decide: many classes,
-    parts, and the active set."""
+@contextmanager
+def _opened_store(job: Job, shards: Sequence[ShardFile]) -> Iterator[Store]:
+    """Open the store of a run to begin or resume it; a SettingsError or DataError for a run that is
+    there already, or is one of other shards. A run that fails before its first state leaves none.
+    """
+    directory, there = Path(job.directory or ""), is_run(job.directory or "")
+    if not (job.resume or job.overwrite):
+        refuse_existing(directory)
+    with reading_from(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    with changing(directory, job.model, anew=job.overwrite) as store:
+        goes_on = store.exists and job.resume
+        if goes_on:
+            _check_same_shards(store, stamps_of(shards))
+        elif store.exists and store.forgotten:
+            _log.warning(
+                "%s: rows that were forgotten are read again where their shards still hold them.",
+                directory,
+            )
+        try:
+            yield store
+        except (StreamtronError, signals.Signalled) as error:
+            if isinstance(error, signals.Signalled) and store.has_state:
+                error.run = os.fspath(directory)
+            elif store.exists and not goes_on and not store.has_state:
+                store.remove()  # nothing to resume
+            if not store.exists and not there:
+                (directory / LOCK).unlink(missing_ok=True)
+            raise
+
+
+def refuse_existing(path: str | os.PathLike[str]) -> None:
+    """Raise a SettingsError if there is a run at ``path``."""
+    if is_run(path):
+        raise SettingsError(
+            f"{path}: a run is there already. Continue it with --resume, start over with "
+            "--overwrite, or give another --model or --run-dir."
+        )
+
+
+def _check_same_shards(store: Store, stamps: Stamps) -> None:
+    """Refuse shards other than the run's."""
+    recorded = store.stamps
+    ours, theirs = ([name for name, *_ in some] for some in (recorded, stamps))
+    if ours != theirs:
+        gone, new = sorted({*ours} - {*theirs}), sorted({*theirs} - {*ours})
+        what = f"{gone[0]} is missing" if gone else f"{new[0] if new else 'the order'} is new"
+        raise DataError(
+            f"{store.path}: the run has other shards ({what}). Give the same ones, start over with "
+            "--overwrite, or add shards with streamtron update."
+        )
+    for old, stamp in zip(recorded, stamps, strict=True):
+        if old != stamp:
+            raise DataError(
+                f"{old[0]}: changed since the run began ({old[1]} bytes then, {stamp[1]} now, or "
+                "touched). Put it back as it was, or start over with --overwrite."
+            )
+
+
+def _check_same(store: Store, settings: Settings, transformer: str | None) -> None:
+    """Refuse settings or a transformer other than the run's."""
+    recorded, current = store.settings, json.loads(json.dumps(settings.to_dict()))
+    names = {*recorded, *current} - set(MAY_CHANGE)
+    if changed := [name for name in names if recorded.get(name) != current.get(name)]:
+        name, *further_names = sorted(changed, key=lambda name: (current.get(name) is None, name))
+        further = f" (and {', '.join(further_names)})" if further_names else ""
+        raise SettingsError(
+            f"{store.path}: {name} is {current.get(name)}, the run has {recorded.get(name)}"
+            f"{further}. A resumed run keeps its settings, except for {' and '.join(MAY_CHANGE)}; "
+            "start over with --overwrite."
+        )
+    if store.transformer != transformer:
+        what = f"{store.path}: the columns of the run are of other names, or were counted in other"
+        raise DataError(
+            f"{what} rows. Put its vocabulary or model back, or start over with --overwrite."
+        )
+
+
+def _seen(store: Store, saved: SavedState | None) -> dict[str, str]:
+    """Return names and fingerprints of the shards of a run, as far as it read them."""
+    known = {} if store.report is None else store.manifest.fingerprints
+    return known | ({} if saved is None else dict(saved.seen))
+
+
+def _decided(
+    job: Job, data: Dataset, recorded: Mapping[str, Any] | None
+) -> tuple[list[Settings], Plan]:
+    """Return the candidates with what the data, or the recorded settings of a run that is resumed,
+    decide: many classes, parts, and the active set."""
     kept: dict[str, Any] = {}
-    if run is not None and (record := run.record) is not None:
-        kept = {name: record.settings.get(name) for name in ("parts", "multiclass", "active_set")}
+    if recorded is not None:
+        kept = {name: recorded.get(name) for name in ("parts", "multiclass", "active_set")}
     elif len(data.labels) > 2 and not job.candidates[0].multilabel:
         kept = {"multiclass": True}
     if job.classes is not None:
@@ -389,38 +488,53 @@ def _fingerprints(shards: Sequence[ShardFile], settings: Settings) -> list[tuple
         return source.fingerprints()
 
 
-def _transformer_of(job: Job, run: Run) -> Transformer | None:
+def _transformer_of(job: Job, store: Store) -> Transformer | None:
     """Return the transformer of a run that has ended: its model's, which was fitted on the rows
     that it had first; None where the shards have to tell."""
-    record = run.record
-    if record is None or record.transformer is None or job.model is None:
-        return None
-    if not os.path.exists(job.model):
+    if store.transformer is None or job.model is None or not os.path.exists(job.model):
         return None
     reading = reading_from_model(LinearModel.load(job.model))
-    is_its_own = transformer_digest(job.candidates[0], reading) == record.transformer
+    is_its_own = transformer_digest(job.candidates[0], reading) == store.transformer
     return reading.transformer if is_its_own else None
 
 
-def _begun(fitting: Fitting, run: Run) -> Fitting:
+def _begun(fitting: Fitting, store: Store, saved: SavedState | None) -> Fitting:
     """Return the fit as it goes on from the last state of its run, and saves others."""
     training, began, state, data = fitting.training, fitting.began, None, fitting.data
-    settings = fitting.settings
-    run.begin(settings, transformer_digest(settings, data.reading))
-    if (checkpoint := run.load()) is not None:
-        data.nonzeros_read += checkpoint.nonzeros_read
-        data.bytes_read += checkpoint.bytes_read
-        began, state = began - checkpoint.seconds, checkpoint.state
-    elif fitting.job.resume and fitting.job.model is not None:
-        _log.warning("%s: no state of a reading there; the run starts over.", run.path)
-    states = None
-    if settings.parts is not None:
-        states = os.fspath(run.path / PARTS)  # of the last two readings
-        os.makedirs(states, exist_ok=True)
+    settings, job = fitting.settings, fitting.job
+    transformer = transformer_digest(settings, data.reading)
+    if store.exists and job.resume:
+        _check_same(store, settings, transformer)
+        store.go_on(settings)
+    else:
+        store.begin(settings, transformer, job.files)
+    if saved is not None:
+        data.nonzeros_read += saved.nonzeros_read
+        data.bytes_read += saved.bytes_read
+        began, state = began - saved.seconds, saved.state
+    elif job.resume and job.model is not None:
+        _log.warning("%s: no state of a reading there; the run starts over.", store.path)
 
-    def make(state: State) -> Checkpoint:
-        return Checkpoint.of(state, data, time.perf_counter() - began)
+    def make(state: State) -> SavedState:
+        return SavedState.of(state, data, time.perf_counter() - began)
 
-    writer = CheckpointWriter(run, make, at_end=fitting.job.model is not None)
-    training = replace(training, checkpointer=writer)
-    return fitting._replace(training=training, began=began, state=state, states=states)
+    saver = StateSaver(store, make)
+    return fitting._replace(
+        training=replace(training, checkpointer=saver), began=began, state=state
+    )
+
+
+class StateSaver:
+    """A ``solver.train.Checkpointer`` that saves the state after every reading, and at the end;
+    ``make`` adds what has been read."""
+
+    def __init__(self, store: Store, make: Callable[[State], SavedState]) -> None:
+        self._store, self._make = store, make
+
+    def save(self, state: Callable[[], State]) -> None:
+        """Save the state after a reading."""
+        self._store.save(self._make(state()))
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Save the final state, from which the run can be continued or updated."""
+        self.save(state)

@@ -146,7 +146,7 @@ def _without(
         shards.append(file)
     if not left:
         raise DataError(
-            f"{target.finished.path}: these are all rows of the run, and nothing would be left. "
+            f"{target.store.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
     return RowChange(shards, removed=np.concatenate(gone))

@@ -44,7 +44,8 @@ from streamtron.data.sample import with_transformer
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.directory import RUN_SUFFIX, is_run, manifest_of, run_directory
+from streamtron.runs.finished_run import RUN_SUFFIX, run_directory
+from streamtron.runs.store import CACHE, is_run, manifest_of
 
 if TYPE_CHECKING:
     from streamtron.data.transform import Transformer
@@ -276,7 +277,7 @@ def open_one(
 def cache_directory(run: str | os.PathLike[str] | None, machine: Machine) -> Iterator[str]:
     """Give the cache's directory: the machine's, the run's, or a temporary one."""
     if machine.cache_dir is not None or run is not None:
-        directory = machine.cache_dir or os.path.join(run or "", "cache")
+        directory = machine.cache_dir or os.path.join(run or "", CACHE)
         with nothing_empty(run, directory):
             yield directory
     else:

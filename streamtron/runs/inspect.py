@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.rows import NO_FACTS, without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, ShardSource, deletions, find_shards
+from streamtron.data import ShardSource, deletions, find_shards
 from streamtron.data.blocks import has_one_value_a_row
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.profile import guesses, look_at, with_guesses
@@ -24,19 +25,16 @@ from streamtron.data.sample import with_transformer
 from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs import transaction, witness
-from streamtron.runs.directory import (
-    RUN_SUFFIX,
-    Record,
-    is_run,
-    last_checkpoint,
-    manifest_of,
-    read_record,
-)
+from streamtron.runs import witness
 from streamtron.runs.explain import heaviest
+from streamtron.runs.finished_run import RUN_SUFFIX
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
 from streamtron.runs.memory import DataSize, plan_memory
+from streamtron.runs.store import CACHE, Store, is_run
+from streamtron.runs.store import reading as open_to_read
+
+_log = logging.getLogger("streamtron")
 
 Kind = Literal["model", "witness", "run", "shards"]
 
@@ -156,80 +154,78 @@ def _run_of(path: str) -> str:
 
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a run, writing nothing; damaged or incomplete files are described, not refused."""
-    directory = Path(path)
-    record = read_record(directory) if (directory / "run.json").is_file() else None
-    progress = None if record is None else _progress(directory, record)
-    counts, manifest = directory / "witness", manifest_of(directory)
-    state, process = _state(directory, progress, manifest)
-    facts: dict[str, Any] = {
-        "kind": "run",
-        "state": state,
-        "process": process,
-        "next": _NEXT[state].format(run=os.fspath(path)),
-        "settings": None if record is None else record.settings,
-        "progress": progress,
-        "witness": str(counts) if counts.is_file() else None,
-        "cache_bytes": directory_bytes(directory / "cache"),
-    }
-    if manifest is None:
-        stamps = record.stamps if record else []
-        shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
-        return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
-    return facts | {
-        "rows": manifest.rows,
-        "nonzeros": manifest.nonzeros,
-        "forgotten_rows": deletions.total(deletions.load(directory).values()),
-        "bytes": manifest.bytes,
-        "shards": manifest.to_dict()["shards"],
-    }
+    with open_to_read(path) as store:
+        progress, ended = _progress(store), store.report is not None
+        state, process = _state(store, progress)
+        facts: dict[str, Any] = {
+            "kind": "run",
+            "state": state,
+            "process": process,
+            "next": _NEXT[state].format(run=os.fspath(path)),
+            "settings": store.settings,
+            "progress": progress,
+            "cache_bytes": directory_bytes(store.path / CACHE),
+        }
+        if not ended:
+            stamps = store.stamps
+            shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
+            return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
+        manifest = store.manifest
+        return facts | {
+            "rows": manifest.rows,
+            "nonzeros": manifest.nonzeros,
+            "forgotten_rows": deletions.total(store.forgotten),
+            "bytes": manifest.bytes,
+            "shards": manifest.to_dict()["shards"],
+        }
 
 
 _NEXT = {
-    "running": "wait for it; its progress is shown as of its last checkpoint",
+    "running": "wait for it; its progress is shown as of its last state",
     "ended": "certify {run} proves it again; update and forget change it; fit --resume with a "
     "smaller --tol trains on",
     "stopped": "streamtron fit with the same shards and settings and --resume goes on from the "
-    "last checkpoint, --overwrite starts over",
+    "last state, --overwrite starts over",
     "begun": "streamtron fit with the same shards and settings and --resume starts it: no "
-    "checkpoint was written yet",
+    "state was saved yet",
     "change interrupted": "call the update or forget that was interrupted again to complete it",
 }
 """State of a run → what can be done next."""
 
 
-def _state(
-    directory: Path, progress: Mapping[str, Any] | None, manifest: Manifest | None
-) -> tuple[str, str | None]:
+def _state(store: Store, progress: Mapping[str, Any] | None) -> tuple[str, str | None]:
     """Return the state of a run, see ``_NEXT``, and the process that works on it."""
-    if (process := lock_holder(directory)) is not None:
+    if (process := lock_holder(store.path)) is not None:
         return "running", process
-    if transaction.pending(directory):
+    if store.pending:
         return "change interrupted", None
-    if manifest is not None and (progress is None or progress["finished"] is not False):
+    if store.report is not None and (progress is None or progress["finished"] is not False):
         return "ended", None
     return ("begun" if progress is None else "stopped"), None
 
 
-def _progress(directory: Path, record: Record) -> dict[str, Any] | None:
-    checkpoint, _ = last_checkpoint(directory)
-    if checkpoint is None:
+def _progress(store: Store) -> dict[str, Any] | None:
+    if not (history := store.history):
         return None
+    reading, seconds, nonzeros_read, bytes_read = history[-1]
     facts: dict[str, Any] = {
-        "reading": checkpoint.state.reading + 1,
-        "seconds": checkpoint.seconds,
-        "nonzeros_read": checkpoint.nonzeros_read,
-        "bytes_read": checkpoint.bytes_read,
-        "labels": len(checkpoint.labels),
+        "reading": reading + 1,
+        "seconds": seconds,
+        "nonzeros_read": nonzeros_read,
+        "bytes_read": bytes_read,
         "finished": None,
     }
     try:
-        settings = Settings.from_dict(record.settings)
-        labels = checkpoint.labels
-        learners = restore_finished(checkpoint.state, settings, NO_FACTS, labels, None)
-    except StreamtronError:
-        return facts  # of another version
+        saved = store.state()
+        assert saved is not None
+        settings = Settings.from_dict(store.settings)
+        learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
+    except StreamtronError as error:  # damaged, of another version, or replaced meanwhile
+        _log.warning("%s", error)
+        return facts
     gaps = [learner.certificate.relative_duality_gap for learner in learners if learner.certificate]
     return facts | {
+        "labels": len(saved.labels),
         "finished": bool(learners) and all(learner.finished is not None for learner in learners),
         "full_epochs": max((learner.progress.full_epochs for learner in learners), default=0),
         "stage": max((learner.progress.stage.name for learner in learners), default=None),

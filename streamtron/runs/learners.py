@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from streamtron.core.config import Machine, Settings, label_weights
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
 from streamtron.core.rows import Data, Facts, Label
@@ -156,3 +156,19 @@ def restore_finished(
         return Learner(settings, state.columns, facts, labels, its_weights, label)
 
     return state.learners(make)
+
+
+def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
+    """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
+    if not settings.one_vs_rest:
+        return list(learners)
+    if len(learners) != len(labels):
+        raise DataError(
+            f"the run has {len(labels)} classes and weights of {len(learners)}: its state is "
+            "not as it was written. Begin anew with --overwrite."
+        )
+    by_label = dict(zip(labels, learners, strict=True))
+    classes = sorted(labels)
+    if len(classes) == 2 and not settings.multilabel:
+        classes = classes[1:]  # the two learners differ in their sign only
+    return [by_label[label] for label in classes]

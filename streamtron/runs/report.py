@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from scipy import sparse
 from streamtron.core import kernels
 from streamtron.core.certificate import dual_of, dual_weights
 from streamtron.core.config import Settings, meets
-from streamtron.core.errors import DataError
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
@@ -28,6 +26,7 @@ from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
+from streamtron.runs.learners import in_order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import PHASES
@@ -38,9 +37,6 @@ STOP_REASONS = ("certified", "converged", "epoch limit")
 
 NOT_CERTIFIED = 4
 """The exit code of a fit that did not meet its tolerance, for whatever reason."""
-
-REPORT = "report.json"
-"""The file in a run directory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -153,45 +149,18 @@ def write_outcome(
     outcome: Outcome,
     *,
     model: str | os.PathLike[str] | None = None,
-    run: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
-    home: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write the model, the run's witness, manifest and report, and copies of report and witness.
-
-    What is None is not written. The run's old witness and manifest are removed first, so that a
-    full disk never leaves a model beside another model's witness. ``home`` : the run directory, if
-    ``run`` is a staged copy of it.
-    """
-    directory = None if run is None else Path(run)
-    if directory is not None:
-        for path in (model, report, witness):
-            if path is not None:
-                remove_half_written(path)  # by a killed process: the run is locked
-        for name in ("witness", "manifest.json", REPORT):
-            (directory / name).unlink(missing_ok=True)
+    """Write what is named: the witness, the report and the model."""
+    if witness is not None:
+        remove_half_written(witness)  # by a process that has died
+        witness_file.save(witness, outcome.counts, outcome.manifest, outcome.deletions)
+    if report is not None:
+        remove_half_written(report)
+        write_atomically(report, [_report_text(outcome.report).encode()])
     if model is not None:
         outcome.model.save(model)
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-        outcome.manifest.save(str(directory / "manifest.json"), os.fspath(home or directory))
-        if outcome.deletions:
-            deletions.save(directory / deletions.NAME, outcome.deletions)
-    for path in (directory and directory / "witness", witness):
-        if path is not None:
-            witness_file.save(path, outcome.counts, outcome.manifest, outcome.deletions)
-    write_report(outcome, run=run, report=report)
-
-
-def write_report(
-    outcome: Outcome, *, run: str | os.PathLike[str] | None, report: str | os.PathLike[str] | None
-) -> None:
-    """Write the report into the run directory and where it is named."""
-    paths = [path for path in (run and Path(run) / REPORT, report) if path is not None]
-    text = _report_text(outcome.report) if paths else ""
-    for path in paths:
-        write_atomically(path, [text.encode()])
 
 
 def _report_text(report: dict[str, Any]) -> str:
@@ -202,22 +171,6 @@ def _report_text(report: dict[str, Any]) -> str:
     text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
     lines = ",\n    ".join(learners)
     return text.replace('"learners": []', f'"learners": [\n    {lines}\n  ]') if learners else text
-
-
-def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
-    """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
-    if not settings.one_vs_rest:
-        return list(learners)
-    if len(learners) != len(labels):
-        raise DataError(
-            f"the run has {len(labels)} classes and weights of {len(learners)}: its checkpoint is "
-            "not as it was written. Begin anew with --overwrite."
-        )
-    by_label = dict(zip(labels, learners, strict=True))
-    classes = sorted(labels)
-    if len(classes) == 2 and not settings.multilabel:
-        classes = classes[1:]  # the two learners differ in their sign only
-    return [by_label[label] for label in classes]
 
 
 def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:

@@ -23,7 +23,7 @@ from streamtron.core import text
 from streamtron.core.config import Settings, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
-from streamtron.core.files import parse_json, shared, write_atomically
+from streamtron.core.files import shared, write_atomically
 from streamtron.core.losses import loss_of
 from streamtron.core.names import prices
 from streamtron.data import ShardFile, find_shards
@@ -34,7 +34,6 @@ from streamtron.runs import finished_run, page_charts
 from streamtron.runs.evaluate import Evaluator, score_shards, trained_on
 from streamtron.runs.explain import MOST, heaviest, load_names, names_beside
 from streamtron.runs.inputs import Paths, as_paths, check_outputs, reading_from_model
-from streamtron.runs.report import REPORT
 
 EDGES = np.linspace(-2.0, 4.0, 61)
 """Bounds of the bars of a histogram of margins."""
@@ -89,17 +88,11 @@ def report(
     place, held_out, named = finished_run.locate(run, run_dir), as_paths(valid), as_paths(names)
     directory, size = place.directory, text.share_of_rows(held_out) or 0.0
     check_outputs({"page": output}, [place.model, *held_out, *named], runs=[directory])
-    with shared(directory):
-        finished_run.check_recovered(directory)
-        try:
-            content = dict(parse_json((directory / REPORT).read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            reason = f"{directory / REPORT}: not the report of a run ({error})"
-            raise DataError(f"{reason}. Give a model with its run beside it.") from error
-        manifest = finished_run.read_manifest(directory)
+    with shared(directory), finished_run.opened(directory) as store:
+        content, manifest = dict(store.report or {}), finished_run.read_manifest(store)
         model = LinearModel.load(place.model)
         column_names = load_names(model, named or names_beside(model, manifest))
-        shards = finished_run.shards_of(manifest, directory)
+        shards = finished_run.shards_of(manifest, store)
         twice = trained_on(directory, held_out) if held_out and not size else []
         known = sum(shard.rows for shard in twice)
         kind, notes, measured = "given" if known else "held-out", list[str](), dict[str, Values]()
@@ -141,7 +134,7 @@ def report(
             most=MOST,
         )
     except (jinja2.TemplateError, *_ODD_VALUES) as error:
-        reason = f"{directory / REPORT}: not the report of this model ({error!r})"
+        reason = f"{directory}: not the report of this model ({error!r})"
         raise DataError(f"{reason}. Fit again.") from error
     write_atomically(output, [page.encode(errors="backslashreplace")])
 

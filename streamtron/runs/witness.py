@@ -17,10 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged
+from streamtron.core.rows import NO_FACTS
 from streamtron.core.sealed import Stored, Streamed, open_sealed, write_sealed
 from streamtron.data import Manifest, deletions
 from streamtron.data.deletions import Deletions
+from streamtron.runs.learners import in_order, restore_finished
+from streamtron.runs.parts import take_saved_counts
+from streamtron.runs.store import Store
 from streamtron.solver.duals import Counts, StreamedCounts, check_gaps
 
 FORMAT_VERSION = 2
@@ -157,6 +162,19 @@ def save(
     shards = [{"fingerprint": shard.fingerprint, "rows": shard.rows} for shard in manifest.shards]
     content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
     write_sealed(path, content, tensors)
+
+
+def export(store: Store, path: str | os.PathLike[str]) -> None:
+    """Write the witness of a run that has ended, as its last state has the counts."""
+    settings, saved = Settings.from_dict(store.settings), store.state()
+    if saved is None:
+        raise DataError(f"{store.path}: the run has no state. Fit anew.")
+    learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
+    if settings.parts is not None:
+        take_saved_counts(store.parts, settings, learners)
+    manifest = store.manifest
+    counts = [learner.counts for learner in in_order(learners, saved.labels, settings)]
+    save(path, counts, manifest, store.forgotten)
 
 
 def load(path: str | os.PathLike[str]) -> Witness:

@@ -295,11 +295,6 @@ class SavedCounts(StreamedCounts):
         super().__init__()
         self._files = list(files)
 
-    def moved(self, directory: str | os.PathLike[str]) -> SavedCounts:
-        """Return the same counts in files that were moved to another directory."""
-        names = map(os.path.basename, self._files)
-        return SavedCounts([os.path.join(directory, name) for name in names])
-
     def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Row numbers that have a count, rising, and their counts: a part at a time."""
         first = 0

@@ -23,9 +23,8 @@ from streamtron.core.files import scratch_directory
 from streamtron.core.text import label_text, metric_words, share_of_rows
 from streamtron.data import remove_abandoned
 from streamtron.data.profile import with_guesses
-from streamtron.runs.directory import refuse_existing
 from streamtron.runs.evaluate import evaluate_many
-from streamtron.runs.fit import fit_many, run
+from streamtron.runs.fit import fit_many, refuse_existing, run
 from streamtron.runs.inputs import (
     Paths,
     as_paths,
@@ -34,7 +33,7 @@ from streamtron.runs.inputs import (
     holding_out,
     settings_from,
 )
-from streamtron.runs.report import Outcome, write_outcome, write_report
+from streamtron.runs.report import Outcome, write_outcome
 from streamtron.sweeps.folds import Fold, folds_of, with_classes
 from streamtron.sweeps.grid import NAMES, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.trial import (
@@ -176,7 +175,7 @@ def sweep(
     if run_dir is not None and not overwrite:
         refuse_existing(run_dir)
     splits = folds_of(paths, held_out, folds, candidates[0], share)
-    refit = int(valid is None and any(files.values()))  # of the best, on all shards
+    refit = int(files["model"] is not None or (valid is None and any(files.values())))
     function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
     with cache_directory(run_dir, machine) as cache, ExitStack() as stack:
         os.makedirs(cache := os.path.abspath(cache), exist_ok=True)
@@ -198,8 +197,7 @@ def sweep(
             trials = _through_stages(candidates, stages, metric, refit, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
     fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
-    wanted = refit or valid is not None
-    outcome = _write_best(best, trials, metric, files, run_dir, fit_best if wanted else None)
+    outcome = _write_best(best, trials, metric, files, fit_best if refit else None)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
@@ -235,21 +233,17 @@ def _write_best(
     trials: Sequence[Trial],
     metric: str,
     files: dict[str, Any],
-    run_dir: str | None,
     fit: Callable[..., Outcome] | None,
 ) -> Outcome | None:
-    """Write the files of the best candidate, with the table in its report; ``fit`` fits it on all
-    shards where its trial did not; None = it has no files."""
+    """Write the files of the best candidate, with the table in its report: ``fit`` fits it on all
+    shards; None = its trial did, or it has no files."""
     table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
-    outcome = best.outcome
-    if outcome is not None:
-        outcome.report["sweep"] = table
-        write_outcome(outcome, run=run_dir, **files)
-    elif fit is not None:
-        outcome = fit(model=files["model"], witness=files["witness"])
-        outcome.report["sweep"] = table
-        write_report(outcome, run=run_dir, report=files["report"])
-    return outcome
+    if fit is not None:
+        return fit(**files, facts={"sweep": table})
+    if best.outcome is not None:
+        best.outcome.report["sweep"] = table
+        write_outcome(best.outcome, report=files["report"], witness=files["witness"])
+    return best.outcome
 
 
 def _through_stages(

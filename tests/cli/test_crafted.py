@@ -5,7 +5,9 @@ import faulthandler
 import json
 import resource
 import shutil
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 
 import streamtron
 from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.runs.store import DATABASE
 from tests.helpers.processes import Process, here
+from tests.helpers.runs import state_file
 
 NUMBERS = (-1, 0, 10**400, 1e308, -1e308, 5e-324)
 VALUES: tuple[Any, ...] = (None, True, *NUMBERS, "x", "", [], [["x"]], {}, {"a": [1]}, "gone")
@@ -88,20 +92,37 @@ def crafted(root: Path, to: Path, file: str, at: Path_, value: Any) -> Path:
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(root, to)
     path = to / file
-    if file.endswith(".json"):
-        path.write_text(json.dumps(put(json.loads(path.read_text()), at, value)))
+    if file in TABLES:
+        with closing(sqlite3.connect(path.parent / DATABASE)) as database, database:
+            table, column, where = TABLES[file]
+            [(text,)] = database.execute(f"SELECT {column} FROM {table} WHERE {where}")
+            row = (json.dumps(put(json.loads(text), at, value)),)
+            database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", row)
     else:
+        path = state_file(path.parent) if file == "m.run/state" else path
         content, tensors = read_sealed(path)
         write_sealed(path, put(content, at, value), tensors)
     return to
 
 
+TABLES = {
+    "m.run/report": ("facts", "value", "name = 'report'"),
+    "m.run/settings": ("facts", "value", "name = 'settings'"),
+    "m.run/record": ("shards", "record", "number = 1"),
+    "m.run/stamp": ("shards", "stamp", "number = 1"),
+}
+"""JSON of the store → its table, column and row."""
+
+
 def contents(root: Path) -> dict[str, Any]:
-    """The JSON of every file of the model and its run."""
-    sealed = ("m", "m.run/witness", "m.run/checkpoint")
-    found = {name: read_sealed(root / name)[0] for name in sealed}
-    texts = ("m.run/run.json", "m.run/report.json", "m.run/manifest.json")
-    return found | {name: json.loads((root / name).read_text()) for name in texts}
+    """The JSON of the model and its run."""
+    found = {"m": read_sealed(root / "m")[0]}
+    found["m.run/state"] = read_sealed(state_file(root / "m.run"))[0]
+    with closing(sqlite3.connect(root / "m.run" / DATABASE)) as database:
+        for name, (table, column, where) in TABLES.items():
+            [(text,)] = database.execute(f"SELECT {column} FROM {table} WHERE {where}")
+            found[name] = json.loads(text)
+    return found
 
 
 def ends_in_a_sentence(directory: Path, *words: str) -> str:
@@ -113,11 +134,11 @@ def ends_in_a_sentence(directory: Path, *words: str) -> str:
 
 COST: dict[str, tuple[str, ...]] = {
     "m": tuple(name for name in COMMANDS if name not in ("inspect run", "forget", "resume")),
-    "m.run/report.json": ("report", "inspect run"),
-    "m.run/run.json": ("inspect run", "update", "forget", "resume"),
-    "m.run/manifest.json": ("inspect run", "report", "certify", "update", "forget"),
-    "m.run/witness": ("certify",),
-    "m.run/checkpoint": ("inspect run", "update", "resume"),
+    "m.run/report": ("report", "inspect run"),
+    "m.run/settings": ("inspect run", "update", "forget", "resume"),
+    "m.run/record": ("inspect run", "report", "certify", "update", "forget"),
+    "m.run/stamp": ("inspect run", "resume"),
+    "m.run/state": ("inspect run", "certify", "update", "resume"),
 }
 """File → commands that read it."""
 
@@ -173,18 +194,18 @@ def test_every_command_on_crafted_models_and_runs_ends_in_a_sentence(trained, tm
 
 def test_what_once_led_to_an_error_that_should_not_happen(trained, tmp_path):
     cases: list[tuple[str, Path_, Any, str]] = [
-        ("m.run/report.json", ("certificate",), {"upper_bound": "x"}, "report"),
+        ("m.run/report", ("certificate",), {"upper_bound": "x"}, "report"),
         ("m", ("certificate", "primal_margin"), "x", "predict"),
         ("m", ("settings", "C"), "x", "sklearn"),
-        ("m.run/run.json", ("settings", "multiclass"), "x", "update"),
-        ("m.run/run.json", ("settings", "multiclass"), True, "update"),
-        ("m.run/run.json", ("settings", "multiclass"), False, "update"),
+        ("m.run/settings", ("multiclass",), "x", "update"),
+        ("m.run/settings", ("multiclass",), True, "update"),
+        ("m.run/settings", ("multiclass",), False, "update"),
         ("m", ("certificate", "scale"), 5e-324, "certify"),
-        ("m.run/manifest.json", ("shards", 0, "format"), "x", "report"),
-        ("m.run/checkpoint", ("state", "learners", 0, "positive"), [], "resume"),
+        ("m.run/record", ("format",), "x", "report"),
+        ("m.run/state", ("state", "learners", 0, "positive"), [], "resume"),
         ("m", ("settings", "loss"), [], "onnx"),
-        ("m.run/checkpoint", ("labels", 0), 10**400, "resume"),
-        ("m.run/checkpoint", ("state", "learners", 0), "gone", "resume"),
-        ("m.run/manifest.json", ("shards", 0, "bytes"), 10**400, "update"),
+        ("m.run/state", ("labels", 0), 10**400, "resume"),
+        ("m.run/state", ("state", "learners", 0), "gone", "resume"),
+        ("m.run/record", ("bytes",), 10**400, "update"),
     ]
     assert check(trained, tmp_path / "cases", cases) == len(cases)

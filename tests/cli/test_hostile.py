@@ -19,11 +19,12 @@ import xxhash
 
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.sealed import canonical, sealed_bytes
-from streamtron.data import Dataset, Manifest, ReaderConfig
+from streamtron.data import Dataset, ReaderConfig
 from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, Entry, read_contents
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
+from streamtron.runs.store import _read_state
 from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
 from tests.helpers.shard_rows import bits, data_of
@@ -94,7 +95,7 @@ READ: dict[str, Callable[[str], object]] = {
     "model": load_any,
     "our model": LinearModel.load,
     "witness": lambda path: witness.load(path),
-    "manifest": Manifest.load,
+    "state": _read_state,
 }
 
 
@@ -320,7 +321,7 @@ def test_what_is_not_ours_is_refused_and_gets_no_memory_because_a_header_says_so
     terabyte = tmp_path / "terabyte"
     terabyte.write_bytes(length_first(b'{"__metadata__":{}}'))
     os.truncate(terabyte, 1 << 40)
-    files += [("model", terabyte), ("manifest", terabyte)]
+    files += [("model", terabyte), ("state", terabyte)]
     for (_, path), line in zip(files, in_little_room(tmp_path / "warm.svm", *files), strict=True):
         wanted = rf"(DataError|FileDamaged) {path}"
         if path == terabyte:

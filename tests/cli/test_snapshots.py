@@ -1,7 +1,6 @@
 """What a user reads, held as snapshots: help, summaries and the page. After a change that is meant,
 ``pytest --snapshot-update`` writes them again; what varies by machine or version is masked."""
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +12,7 @@ import streamtron
 from streamtron import generate
 from streamtron.cli import main
 from tests.helpers.processes import succeeded
+from tests.helpers.runs import put_fact, report_of
 
 MANY = "".join(f"{name} {1 + k}:1 20:{k}.5\n" for k, name in enumerate("abcdefghij")) * 4
 NUMBERS = "".join(f"{0.5 * k} 1:{k} 2:{k % 3}\n" for k in range(1, 60))
@@ -106,8 +106,7 @@ HISTORY[0] |= {"lower": None, "gap": None, "proven": False}
     ("model", "valid"), [("two", "held-out"), ("many", "many.svm"), ("numbers", "numbers.svm")]
 )
 def test_page(model, valid, place, snapshot):
-    path = place / f"{model}.run" / "report.json"
-    report = json.loads(path.read_text())
+    report = report_of(place / f"{model}.run")
     common = {
         "relative_duality_gap": 0.005,
         "tol": 0.01,
@@ -128,7 +127,7 @@ def test_page(model, valid, place, snapshot):
         }
     for table in (report, *report.get("learners", ())):
         table |= {"full_epochs": 1, "newton_steps": 2, "readings": 2, "stages": []}
-    path.write_text(json.dumps(report))
+    put_fact(place / f"{model}.run", "report", report)
     streamtron.report(place / model, place / "page.html", valid=place / valid)
     lines = (" | ".join(line) for line in _Lines((place / "page.html").read_text()).lines if line)
     assert _masked("\n".join(lines)) == snapshot

@@ -20,11 +20,11 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
 from streamtron.core.events import ChunkDone, Event, TrialDone
 from streamtron.data.writers.corpus import generate
-from streamtron.runs import directory as runs
 from streamtron.runs.fit import fit_many
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
+from streamtron.runs.store import SavedState, Store
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task
@@ -41,18 +41,18 @@ class Dying:
         self.__name__ = "dying"
 
     def __call__(self, task: Task, *shared: Any) -> Any:
-        real_save, real_load = runs.Run.save, runs.Run.load
+        real_save, real_load = Store.save, Store.state
 
-        def save(run: runs.Run, checkpoint: runs.Checkpoint) -> None:
+        def save(run: Store, saved: SavedState) -> None:
             if (self.marks / "died").exists():
                 return  # later ones take long and are not needed
-            real_save(run, checkpoint)
-            if checkpoint.state.reading == self.at:
+            real_save(run, saved)
+            if saved.state.reading == self.at:
                 with suppress(FileExistsError):  # of two that come here at once, one dies
                     (self.marks / "died").touch(exist_ok=False)
                     os.kill(os.getpid(), signal.SIGKILL)
 
-        def load(run: runs.Run) -> runs.Checkpoint | None:
+        def load(run: Store) -> SavedState | None:
             found = real_load(run)
             if found is not None:
                 (self.marks / f"resumed-{run.path.name}").write_text(f"{found.state.reading}")
@@ -61,8 +61,8 @@ class Dying:
         if not self.shared and (self.marks / "died").exists():
             task = task._replace(run_dir=f"{task.run_dir}-elsewhere/run")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs.Run, "save", save)
-            patch.setattr(runs.Run, "load", load)
+            patch.setattr(Store, "save", save)
+            patch.setattr(Store, "state", load)
             return fit_on_worker(task, *shared)
 
 

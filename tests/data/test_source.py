@@ -130,8 +130,8 @@ def test_the_manifest_says_what_was_read_and_survives_json(tmp_path):
     found = [(s.name, s.rows, s.nonzeros, s.first_row, s.bytes) for s in manifest.shards]
     sizes = [(tmp_path / name).stat().st_size for name in ("a.svm", "b.svm")]
     assert found == [("a.svm", 3, 6, 0, sizes[0]), ("b.svm", 2, 2, 3, sizes[1])]
-    manifest.save(str(tmp_path / "m.json"))
-    assert Manifest.load(str(tmp_path / "m.json")) == manifest
+    for home in (None, str(tmp_path), str(tmp_path / "elsewhere")):
+        assert Manifest.from_dict(manifest.to_dict(home), home=home) == manifest
     assert source.fingerprints() == [(s.name, s.fingerprint) for s in manifest.shards]
     assert source_of(tmp_path / "a.svm").fingerprints() == source.fingerprints()[:1]
 

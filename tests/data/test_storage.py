@@ -42,6 +42,7 @@ from streamtron.data.writers.corpus import generate
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, succeeded
+from tests.helpers.runs import manifest_of
 from tests.helpers.shard_rows import TEXT, chunks_of, data_of
 
 SERVE_S3 = """
@@ -427,8 +428,7 @@ def test_commands_give_from_a_store_what_they_give_from_disk(s3, tmp_path):
 
     assert told(".") == told(f"s3://{s3.root}")
     assert len((tmp_path / "rows.txt").read_text().splitlines()) == 200
-    manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
-    assert [shard["path"] for shard in manifest["shards"]] == [
+    assert [shard.path for shard in manifest_of(tmp_path / "m.run").shards] == [
         s3.uri(f"train/{path.name}") for path in sorted((tmp_path / "train").iterdir())
     ]
     facts = succeeded(here(tmp_path, "inspect", s3.uri("train/*"), "--json")).stdout

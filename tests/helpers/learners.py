@@ -13,9 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.rows import Facts, Label, Rows
-from streamtron.runs.finished_run import FinishedRun, locate
+from streamtron.core.rows import NO_FACTS, Label, Rows
+from streamtron.runs import store
+from streamtron.runs.learners import restore_finished
+from streamtron.runs.parts import take_saved_counts
 from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
@@ -94,8 +97,13 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
 
 def learners_of_run(run: Path) -> list[Learner]:
     """The learners of a run that has ended, in the ranks of its data."""
-    with FinishedRun.to_change(locate(run)) as ended:
-        return ended.learners(Facts(0, 0.0, 1.0, 1.0, 0.0, ()))
+    with store.reading(run) as opened:
+        settings, saved = Settings.from_dict(opened.settings), opened.state()
+        assert saved is not None
+        learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
+        if settings.parts is not None:
+            take_saved_counts(opened.parts, settings, learners)
+        return learners
 
 
 def held_loss(

@@ -4,8 +4,9 @@ import json
 import os
 import pickle
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ import pytest
 
 import streamtron
 from streamtron.cli.main import main
+from streamtron.core.errors import StreamtronError
 from streamtron.core.events import Event
+from streamtron.data import Manifest
+from streamtron.data.deletions import Deletions
+from streamtron.runs import store, witness
 from streamtron.runs.scan import ScanTask, scan_shard
 from tests.helpers.processes import COMMAND, Ended, Process
 
@@ -46,9 +51,55 @@ def write_corpus(
         (directory / f"part-{number}.svm").write_text("\n".join(part) + "\n")
 
 
+def report_of(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """The report that the store of a run has."""
+    with store.reading(run) as opened:
+        report = opened.report
+    assert report is not None
+    return report
+
+
+def put_fact(run: str | os.PathLike[str], name: str, value: Any) -> None:
+    """Put JSON into the store of a run, as a stranger would."""
+    with closing(sqlite3.connect(Path(run, store.DATABASE))) as database, database:
+        row = json.dumps(value), name
+        database.execute("UPDATE facts SET value = ? WHERE name = ?", row)
+
+
+def manifest_of(run: str | os.PathLike[str]) -> Manifest:
+    """The manifest that the store of a run has."""
+    with store.reading(run) as opened:
+        return opened.manifest
+
+
+def forgotten_of(run: str | os.PathLike[str]) -> dict[str, Deletions]:
+    """The forgotten rows that the store of a run has, by the paths of their shards."""
+    with store.reading(run) as opened:
+        return {rows.path: rows for rows in opened.forgotten}
+
+
+def state_file(run: str | os.PathLike[str]) -> Path:
+    """The file of arrays of the last state of a run."""
+    with store.reading(run) as opened:
+        name = opened._state_file()
+    assert name is not None
+    return Path(run, name)
+
+
+def witness_of(run: str | os.PathLike[str], path: Path | None = None) -> Path:
+    """The witness of a run, written to ``path``, or beside its directory."""
+    path = path or Path(f"{run}.witness")
+    with store.reading(run) as opened:
+        witness.export(opened, path)
+    return path
+
+
 def kept(place: Path, model: str) -> tuple[bytes, bytes]:
     """The bytes of model and witness."""
-    return (place / model).read_bytes(), (place / f"{model}.run" / "witness").read_bytes()
+    path = witness_of(place / f"{model}.run")
+    written = path.read_bytes()
+    path.unlink()
+    return (place / model).read_bytes(), written
 
 
 def stopping(kind: type, number: int) -> Callable[[Event], None]:
@@ -66,12 +117,13 @@ Moment = Callable[[Path, int], bool]
 """(run directory, process) → whether now is the time; asked again and again."""
 
 
-def at_checkpoint(number: int) -> Moment:
-    """When so many checkpoints have been seen."""
-    met: set[int] = set()
+def at_state(number: int) -> Moment:
+    """When so many states have been seen."""
+    met: set[str | None] = set()
 
     def now(directory: Path, process: int) -> bool:
-        met.add((directory / "checkpoint").stat().st_mtime_ns)
+        with suppress(StreamtronError), store.reading(directory) as opened:
+            met.update(filter(None, [opened._state_file()]))
         return len(met) >= number
 
     return now
@@ -98,7 +150,8 @@ def killed(
 
 KILL_AT_A_CALL = """
 import json, os, signal, sys, streamtron
-from streamtron.runs.finished_run import FinishedRun, locate
+from streamtron.runs.finished_run import locate
+from streamtron.runs.store import Store, changing
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):
@@ -109,15 +162,23 @@ def one(call):
     return counted
 for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
     setattr(os, name, one(getattr(os, name)))
+connected = Store._connected
+def traced(*a):
+    database = connected(*a)
+    database.set_trace_callback(one(lambda _: None))
+    return database
+Store._connected = traced
 if sys.argv[2] == "recover":
-    with FinishedRun.to_change(locate(sys.argv[3])):
+    place = locate(sys.argv[3])
+    with changing(place.directory, place.model):
         pass
 else:
     words = json.loads(sys.argv[4])
     getattr(streamtron, sys.argv[2])(words.pop("first", sys.argv[3]), **words)
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
-"""Ends itself before a system call that changes the disk; else it prints how many there were."""
+"""Ends itself before a system call that changes the disk, or a statement of SQLite; else it prints
+how many there were."""
 
 
 def killed_at_call(number: int, change: str, model: Path, words: object = None) -> tuple[int, str]:
@@ -139,11 +200,13 @@ def content(directory: Path, model: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (*files, model) if p.name != "lock"}
 
 
-def state(place: Path) -> dict[str, bytes]:
-    """Every file of the run, but for what tells how long it took and what it read."""
-    found = content(place / "m.run", place / "m")
-    assert "report.json" in found
-    return {k: v for k, v in found.items() if "checkpoint" not in k and k != "report.json"}
+def state(place: Path) -> dict[str, Any]:
+    """What a run is, but for what tells how long it took and what it read."""
+    model, written = kept(place, "m")
+    with store.reading(place / "m.run") as opened:
+        known = opened.settings, opened.stamps, opened.manifest, opened.pending
+        forgotten = [(rows.path, rows.fingerprint, rows.digest) for rows in opened.forgotten]
+    return {"model": model, "witness": written, "known": known, "forgotten": forgotten}
 
 
 def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from streamtron.cluster.sweep import SweepExecutor
 from streamtron.core.executor import serial
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import COLUMNS, Trial
+from tests.helpers.runs import kept, manifest_of
 
 LAST_FOUR = ("seconds", "worker", "started", "finished")
 
@@ -67,7 +68,6 @@ def _read(name: str, text: str) -> Any:
     return None if text == "" else text == "True" if kind is bool else kind(text)
 
 
-def run_files(model: Path) -> list[bytes]:
+def run_files(model: Path) -> list[Any]:
     """What a fit leaves behind, but for the cache."""
-    paths = (model, Path(f"{model}.run/witness"), Path(f"{model}.run/manifest.json"))
-    return [path.read_bytes() for path in paths]
+    return [*kept(model.parent, model.name), manifest_of(f"{model}.run")]

@@ -21,13 +21,22 @@ from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.core.scan_sums import no_bins
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import deletions
-from streamtron.runs import transaction
-from streamtron.runs.finished_run import FinishedRun, locate
+from streamtron.runs.store import Store, changing, reading
 from tests.helpers.optimum import holds, holds_optimum, least_primal
 from tests.helpers.oracle import gamma_d
 from tests.helpers.processes import here, one_sentence, succeeded
-from tests.helpers.runs import WAS_KILLED, content, fit, gap, killed_at_call, state
+from tests.helpers.runs import (
+    WAS_KILLED,
+    content,
+    fit,
+    forgotten_of,
+    gap,
+    killed_at_call,
+    manifest_of,
+    state,
+    state_file,
+    witness_of,
+)
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import Corpus, list_rows
 
@@ -119,11 +128,12 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tm
     ]
     fit(write_shards(tmp_path, lines, 3), tmp_path / "m", **settings)
     assert streamtron.forget(tmp_path / "m", "1.svm").model.columns == 12
-    with FinishedRun.to_change(locate(tmp_path / "m")) as ended:
-        state = ended.checkpoint.state
+    with reading(tmp_path / "m.run") as opened:
+        saved = opened.state()
+    state = saved.state
     sizes = {len(array) for array in state.arrays.values()}
     assert max(sizes - {len(no_bins())}) <= 180  # of a scan, not of columns
-    assert state.columns == len(ended.checkpoint.numbers) == 10  # two of 12 never occur
+    assert state.columns == len(saved.numbers) == 10  # two of 12 never occur
 
 
 def test_columns_keep_their_numbers_where_column_0_is_forgotten(tmp_path):
@@ -136,11 +146,11 @@ def test_columns_keep_their_numbers_where_column_0_is_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["more learners", "another model"])
-def test_a_run_whose_checkpoint_is_not_the_models_is_not_changed(how, corpus, tmp_path):
+def test_a_run_whose_state_is_not_the_models_is_not_changed(how, corpus, tmp_path):
     fit(corpus[:1], tmp_path / "m")
     if how == "more learners":
-        path = tmp_path / "m.run" / "checkpoint"
-        content, arrays = read_sealed(path, "checkpoint")
+        path = state_file(tmp_path / "m.run")
+        content, arrays = read_sealed(path, "state of a run")
         content["state"]["learners"] *= 2
         write_sealed(path, content, arrays)
     else:
@@ -186,7 +196,7 @@ def test_moved_shards_are_known_by_bytes_and_a_new_run_reads_all_rows(user_rows,
     paths = [*moved[:2], shards[2], moved[3]]
     settings = streamtron.Settings(C=5.0, index_base=0, tol=1e-5)
     assert streamtron.run(paths, settings, model=tmp_path / "m", resume=True).report["rows"] == 798
-    assert sorted(deletions.load(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
+    assert sorted(forgotten_of(tmp_path / "m.run")) == sorted(map(str, (moved[1], shards[2])))
     anew = streamtron.run(paths, settings, model=tmp_path / "m", overwrite=True)
     assert (anew.report["rows"], "forgotten_rows" in anew.report) == (800, False)
     assert "rows that were forgotten are read again" in caplog.text
@@ -204,7 +214,7 @@ def test_a_shard_is_known_by_its_bytes_and_counts_twice_if_that_is_wanted(user_r
         updated = streamtron.update(tmp_path / "m", [duplicate, shards[0]], allow_duplicate=True)
         assert updated.report["rows"] == 1000
     found = streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"0.svm": [9]}))
-    deleted = {Path(k).name: d.rows.tolist() for k, d in deletions.load(tmp_path / "m.run").items()}
+    deleted = {Path(k).name: d.rows.tolist() for k, d in forgotten_of(tmp_path / "m.run").items()}
     assert deleted == {"0.svm": [9], "duplicate.svm": [9]}
     assert (found.report["rows"], found.report["forgotten"]) == (998, {"0.svm": 2})
     assert streamtron.update(tmp_path / "m", [shards[0], duplicate]).report["rows"] == 998
@@ -219,9 +229,10 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
     hardest = np.argsort(user_rows.labels * decisions)[:140]
     gone = list_rows(tmp_path / "gone.csv", {"0.svm": sorted(hardest.tolist())})
     streamtron.forget(tmp_path / "m", rows=gone)
-    words = ("certify", "m", "0.svm", "--witness", "m.run/witness")
-    one_sentence(here(tmp_path, *words), 3, "m.run/witness", "140 rows", "--accept-exclusions")
-    one_sentence(here(tmp_path, "certify", "m", "--witness", "m.run/witness"), 3, "140 rows")
+    witness_of(tmp_path / "m.run", tmp_path / "w")
+    words = ("certify", "m", "0.svm", "--witness", "w")
+    one_sentence(here(tmp_path, *words), 3, "w", "140 rows", "--accept-exclusions")
+    one_sentence(here(tmp_path, "certify", "m", "--witness", "w"), 3, "140 rows")
     for accepted in ((*words, "--accept-exclusions"), ("certify", "m.run")):
         *_, last = " ".join(succeeded(here(tmp_path, *accepted)).stdout.split()).split(". ")
         assert "140 rows of the shards left out" in last
@@ -444,65 +455,44 @@ def test_a_class_that_would_lose_all_its_rows_is_named_and_nothing_is_forgotten(
 # --- all or nothing ------------------------------------------------------------------------------
 
 
-def test_a_transaction_killed_at_any_call_is_left_for_the_next_process(tmp_path):
+def test_a_change_killed_at_any_call_is_left_for_the_next_process_or_not_made(tmp_path):
     place, saved = tmp_path / "place", tmp_path / "saved"
     generate(str(place), rows=800, columns=100, seed=3, shards=4)
     shards = sorted(place.glob("*.svm"))
     fit(shards[:3], place / "m")
     streamtron.forget(place / "m", rows=list_rows(tmp_path / "l", {shards[0].name: [3]}))
-    shutil.copy2(place / "m.run" / "checkpoint", place / "m.run" / "checkpoint.before")
     dies = Mock(side_effect=[None, KeyboardInterrupt])  # once it counts
-    with patch.object(transaction, "recover", dies), pytest.raises(KeyboardInterrupt):
-        streamtron.forget(place / "m", shards[0].name)  # of all deletions, too
+    shutil.copytree(place, tmp_path / "first", copy_function=shutil.copy2)
+    first = state(place)
+    with patch.object(Store, "complete", dies), pytest.raises(KeyboardInterrupt):
+        streamtron.forget(place / "m", shards[0].name)  # of all forgotten rows, too
     shutil.copytree(place, saved, copy_function=shutil.copy2)
     before = state(place)
     code, calls = killed_at_call(10**6, "recover", place / "m")
-    assert (code, int(calls) >= 10) == (0, True)
+    assert (code, int(calls) >= 8) == (0, True)
     wanted = state(place)
-    assert wanted["m"] == before["model"] != before["m"]
-    assert "deletions" in before.keys() - wanted.keys()
+    assert first["model"] == before["model"] != wanted["model"]
+    assert (len(first["forgotten"]), wanted["forgotten"]) == (1, [])
     for number in range(int(calls)):
         shutil.rmtree(place)
         shutil.copytree(saved, place, copy_function=shutil.copy2)
         assert killed_at_call(number, "recover", place / "m")[0] == WAS_KILLED, number
-        with FinishedRun.to_change(locate(place / "m")):
+        with changing(place / "m.run", place / "m"):
             pass
         assert state(place) == wanted, number
-        assert not (place / "m.run" / transaction.COMMITTED).exists()
-        assert not (place / "m.run" / "checkpoint.before").exists()
+        assert len([*(place / "m.run").glob("[ms][to]*-0*")]) == 1
         assert not [*place.glob(".streamtron-*")]
-
-
-def test_the_rename_that_counts_is_on_the_disk_before_anything_is_replaced(tmp_path, monkeypatch):
-    generate(str(tmp_path / "data"), rows=400, columns=100, seed=3, shards=2)
-    shards = sorted((tmp_path / "data").glob("*.svm"))
-    fit(shards[:1], tmp_path / "m")
-    shutil.copy2(tmp_path / "m.run" / "checkpoint", tmp_path / "m.run" / "checkpoint.before")
-    run = (tmp_path / "m.run").stat().st_ino
-    told: list[str] = []
-
-    def telling(name: str, told_of: Callable[..., str]) -> None:
-        real = getattr(os, name)
-
-        def call(*given: Any, **more: Any) -> Any:
-            told.append(told_of(*given))
-            return real(*given, **more)
-
-        monkeypatch.setattr(os, name, call)
-
-    counts = transaction.COMMITTED
-    telling("fsync", lambda file: "synced" if os.fstat(file).st_ino == run else "")
-    telling("replace", lambda _, to: "counts" if Path(to).name == counts else f"-> {to}")
-    telling("unlink", lambda path, **_: f"-> {path}")
-    streamtron.update(tmp_path / "m", shards[1])
-    behind = [one for one in told[told.index("counts") + 1 :] if one]
-    assert behind[0] == "synced"
-    assert behind[1:].count("synced") == 1
-    last = behind.index("synced", 1)
-    there = [path.name for path in map(Path, behind[1:last])]
-    assert {"m", "witness", "run.json", "checkpoint"} <= set(there)
-    left = {transaction.MODEL, transaction.PLAN}
-    assert left <= {Path(one).name for one in behind[last:]}, "what is in place stays until then"
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "first", place, copy_function=shutil.copy2)
+    words = {"shards": shards[0].name}
+    calls = killed_at_call(10**6, "forget", place / "m", words)[1]
+    for number in range(max(0, int(calls) - 50), int(calls), 3):  # those about the commit
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "first", place, copy_function=shutil.copy2)
+        assert killed_at_call(number, "forget", place / "m", words)[0] == WAS_KILLED, number
+        with changing(place / "m.run", place / "m"):
+            pass
+        assert state(place) in (first, wanted), number
 
 
 def test_no_cache_has_flat_files_of_forgotten_rows_also_if_a_change_fails(user_rows, tmp_path):
@@ -510,8 +500,7 @@ def test_no_cache_has_flat_files_of_forgotten_rows_also_if_a_change_fails(user_r
     elsewhere = streamtron.Machine(cache_dir=str(tmp_path / "n.run" / "cache"))
     for name in "mn":
         fit(shards, tmp_path / name)
-    manifest = json.loads((tmp_path / "m.run" / "manifest.json").read_text())
-    gone, *kept = [shard["fingerprint"] for shard in manifest["shards"]]
+    gone, *kept = manifest_of(tmp_path / "m.run").fingerprints.values()
 
     def cached() -> list[set[str]]:
         places = [(tmp_path / f"{name}.run" / "cache").glob("*-*") for name in "mn"]
@@ -519,7 +508,7 @@ def test_no_cache_has_flat_files_of_forgotten_rows_also_if_a_change_fails(user_r
 
     assert cached() == [{gone, *kept}] * 2
     dies = Mock(side_effect=KeyboardInterrupt)
-    with patch.object(transaction, "commit", dies), pytest.raises(KeyboardInterrupt):
+    with patch.object(Store, "end", dies), pytest.raises(KeyboardInterrupt):
         streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere)
     assert cached() == [{*kept}] * 2
     assert streamtron.forget(tmp_path / "m", "0.svm", machine=elsewhere).report["rows"] == 600

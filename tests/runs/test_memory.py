@@ -20,10 +20,12 @@ from scipy import sparse
 import streamtron
 from streamtron import LinearModel, Machine, Settings, generate, run
 from streamtron.core.config import DEFAULT_ACTIVE_SET
-from streamtron.core.errors import MachineError, SettingsError
-from streamtron.runs.directory import CHECKPOINT, Checkpoint, Run, take_apart
+from streamtron.core.errors import FileDamaged, MachineError, SettingsError
+from streamtron.runs import store
 from streamtron.runs.inspect import describe_shards
+from streamtron.runs.store import take_apart
 from streamtron.solver.checkpoint import State
+from tests.helpers.runs import kept, state_file
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
 WIDE_ROW = "1 " + " ".join(f"{column}:1" for column in range(1, 40_000))
@@ -205,8 +207,7 @@ def test_little_memory_is_kept_to_by_many_classes_which_find_the_same(tmp_path, 
     sizes = {"tight": MEMORY, "loose": 20 * MEMORY}
     tight, _ = (printed(steps + SAY, tmp_path, memory, name) for name, memory in sizes.items())
     assert tight <= 1.05 * MEMORY
-    for name in ("", ".run/witness"):
-        assert (tmp_path / f"tight{name}").read_bytes() == (tmp_path / f"loose{name}").read_bytes()
+    assert kept(tmp_path, "tight") == kept(tmp_path, "loose")
     model = streamtron.load(tmp_path / "tight")
     assert model.certificate["relative_duality_gap"] <= 0.05
     assert len(model.classes) == CLASSES
@@ -308,17 +309,17 @@ def test_the_plan_counts_columns_that_occur_and_model_and_state_those_that_are_n
     assert kept > ROWS
     assert os.path.getsize(place / "m") <= 14 * kept + 4_000
     rows = 8 * ROWS + 16 * 400  # counts, and the bins that they fill
-    assert os.path.getsize(place / "m.run" / CHECKPOINT) <= 24 * kept + rows + 20_000
+    assert os.path.getsize(state_file(place / "m.run")) <= 24 * kept + rows + 20_000
 
 
 @pytest.mark.parametrize(
     "told", [["w.columns", -1], ["w.columns", 3], ["x", 9], ["w.columns", 1 << 60], 3, ["w"]]
 )
-def test_a_checkpoint_whose_vectors_cannot_be_put_together_is_none(tmp_path, told, monkeypatch):
+def test_a_state_whose_vectors_cannot_be_put_together_is_none(tmp_path, told, monkeypatch):
     state = State(0, {"learners": [], "group": None}, {"w": np.eye(9)[4]})
-    monkeypatch.setattr(
-        "streamtron.runs.directory.take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told})
-    )
-    run = Run(tmp_path, [], None)
-    run.save(Checkpoint(state, [], np.arange(9, dtype=np.uint32), 0, 0, 0.0, {}))
-    assert run.load() is None
+    monkeypatch.setattr(store, "take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told}))
+    with store.changing(tmp_path, None) as opened:
+        opened.begin(Settings(), None, [])
+        opened.save(store.SavedState(state, [], np.arange(9, dtype=np.uint32), 0, 0, 0.0, {}))
+        with pytest.raises(FileDamaged, match="intact, but not a state"):
+            opened.state()

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,14 @@ import pytest
 import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
-from streamtron.runs import transaction
+from streamtron.runs.store import DATABASE, is_run
 from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
-from tests.helpers.runs import at_checkpoint, fit, killed, reached, write_corpus
+from tests.helpers.runs import at_state, fit, killed, reached, state_file, write_corpus
 
 PRECIOUS = b"of another user\n"
+
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""With which a journal of SQLite begins, and ends if it names another file."""
 
 
 @pytest.fixture(scope="module")
@@ -49,36 +54,11 @@ def everything(place: Path) -> dict[str, tuple[int, bytes]]:
     return {name: (path.stat().st_mtime_ns, path.read_bytes()) for name, path in files.items()}
 
 
-def leave_change(place: Path, plan: object) -> None:
-    """A change that is whole, with this plan, and with a model."""
-    staged = place / "m.run" / transaction.COMMITTED
-    staged.mkdir()
-    (staged / transaction.PLAN).write_text(plan if isinstance(plan, str) else json.dumps(plan))
-    (staged / transaction.MODEL).write_bytes(b"a stranger's")
-
-
-NOTHING: dict[str, Any] = {"remove": []}
-
-PLANS = {
-    "another model": lambda at: NOTHING | {"model": str(at)},
-    "a file to remove by its whole path": lambda at: NOTHING | {"remove": [str(at)]},
-    "a file to remove by a way up": lambda _: NOTHING | {"remove": ["../../precious"]},
-    "a name that is none": lambda _: {"remove": [7]},
-    "no names": lambda _: NOTHING | {"remove": 7},
-    "no plan": lambda _: [],
-    "nested deep": lambda _: "[" * 100_000,
-}
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_plan_that_names_files_of_others_is_refused_and_changes_nothing(plan, place, tmp_path):
-    leave_change(place, PLANS[plan](tmp_path / "precious"))
-    before = everything(tmp_path)
-    with pytest.raises(DataError, match=r"change.json: not the plan of a change"):
-        streamtron.update(place / "m", last_shard(place))
-    after = everything(tmp_path)
-    assert {name for name in after if after[name] != before.get(name)} == {"place/m.run/lock"}
-    assert before.keys() <= after.keys()
+def leave_change(place: Path) -> None:
+    """A change that is committed, and whose model is not in its place yet."""
+    shutil.copy2(place / "m", place / "m.run" / "model-000099")
+    with closing(sqlite3.connect(place / "m.run" / DATABASE)) as database, database:
+        database.execute("INSERT INTO facts VALUES ('model', '\"model-000099\"')")
 
 
 READERS = ["certify m", "certify m.run", "inspect m.run", "inspect m", "cache m"]
@@ -86,29 +66,38 @@ READERS = ["certify m", "certify m.run", "inspect m.run", "inspect m", "cache m"
 
 @pytest.mark.parametrize("words", READERS)
 def test_what_only_reads_a_run_writes_nothing_even_if_a_change_is_left_in_it(words, place):
-    leave_change(place, NOTHING)
+    whole = shutil.copytree(place / "m.run", place / "whole", copy_function=shutil.copy2)
+    leave_change(place)
     (place / "m.run" / ".streamtron-half-written").touch()
-    (place / "m.run" / transaction.STAGED).mkdir()
     before = everything(place)
     done = here(place, *words.split())
     assert "Traceback" not in done.stderr
     assert everything(place) == before
-    assert (place / "m.run" / transaction.STAGED).is_dir()
     if words.startswith("certify"):
         assert done.returncode == DataError.exit_code
         assert "a change of the run was interrupted" in done.stderr
-        shutil.rmtree(place / "m.run" / transaction.COMMITTED)
-        checkpoint = place / "m.run" / "checkpoint"
-        shutil.copy2(checkpoint, place / "m.run" / "checkpoint.before")
-        checkpoint.write_bytes(checkpoint.read_bytes()[:-1])  # what goes on removes this
+        shutil.rmtree(place / "m.run")
+        whole.rename(place / "m.run")
         (place / "m.run" / "lock").unlink()
         before = everything(place)
         succeeded(here(place, *words.split()))
         assert everything(place) == before
 
 
+def test_a_journal_that_names_another_file_is_refused_and_that_file_stays(place, tmp_path):
+    """SQLite would remove a file that such a journal names, if it names no journal itself."""
+    name = bytes(tmp_path / "precious")
+    end = len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + JOURNAL
+    (place / "m.run" / f"{DATABASE}-journal").write_bytes(JOURNAL + bytes(600) + name + end)
+    for words in ("inspect m.run", "certify m", f"update m {last_shard(place)}"):
+        done = here(place, *words.split())
+        assert done.returncode == DataError.exit_code, done
+        assert "its journal names another file" in done.stderr
+    assert (tmp_path / "precious").read_bytes() == PRECIOUS
+
+
 @pytest.mark.parametrize(
-    "name", ["lock", "run.json", "deletions", "change", "changed", "cache/sources.json", "witness"]
+    "name", ["lock", "run.sqlite", "run.sqlite-journal", "state-000009", "cache/sources.json"]
 )
 @pytest.mark.parametrize("change", ["update", "fit"])
 def test_a_link_out_of_a_run_is_refused_by_what_writes_through_it(change, name, place, tmp_path):
@@ -186,7 +175,7 @@ def inspected(desk: Path, *words: str) -> dict[str, Any]:
 
 def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(desk):
     process = Process(COMMAND, *OFTEN, cwd=desk)
-    assert reached(desk, "m", process, at_checkpoint(2))
+    assert reached(desk, "m", process, at_state(2))
     process.stop()
     before = everything(desk)
     facts = inspected(desk)
@@ -205,7 +194,7 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_works(number, desk):
-    ended = killed(desk, OFTEN, "m", at_checkpoint(2), number)
+    ended = killed(desk, OFTEN, "m", at_state(2), number)
     assert ended.returncode == (-number if number == signal.SIGKILL else 128 + number), ended.stderr
     if number != signal.SIGKILL:
         said = f"stopped by {signal.Signals(number).name}; nothing half-written is left. "
@@ -214,7 +203,7 @@ def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_wo
         assert not [n for n in names if n.startswith(".streamtron-") or n.endswith(".tmp")]
     facts = inspected(desk)
     assert (facts["state"], facts["process"]) == ("stopped", None)
-    assert "--resume goes on from the last checkpoint" in facts["next"]
+    assert "--resume goes on from the last state" in facts["next"]
     assert facts["progress"]["reading"] >= 1
     assert facts["bytes"] == sum(path.stat().st_size for path in (desk / "data").iterdir())
     assert here(desk, *WORDS, "--resume").returncode in (0, 4)
@@ -224,8 +213,8 @@ def test_of_a_run_that_was_killed_or_stopped_it_tells_how_to_go_on_which_then_wo
     assert "certify m.run" in facts["next"]
 
 
-def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(desk):
-    ended = killed(desk, WORDS, "m", lambda directory, _: (directory / "run.json").exists())
+def test_of_a_run_without_a_state_it_tells_that_it_is_still_to_begin(desk):
+    ended = killed(desk, WORDS, "m", lambda directory, _: is_run(directory))
     assert ended.returncode == -signal.SIGKILL
     facts = inspected(desk)
     assert (facts["state"], facts["progress"]) == ("begun", None)
@@ -233,15 +222,14 @@ def test_of_a_run_without_a_checkpoint_it_tells_that_it_is_still_to_begin(desk):
     assert "--resume starts it" in facts["next"]
 
 
-def test_of_a_run_whose_change_was_cut_off_or_checkpoint_spoilt_it_tells_what_to_do(desk, caplog):
+def test_of_a_run_whose_change_was_cut_off_or_state_spoilt_it_tells_what_to_do(desk, caplog):
     assert here(desk, *WORDS[:4]).returncode == 0
-    leave_change(desk, {})
-    checkpoint = desk / "m.run" / "checkpoint"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
-    (desk / "m.run" / "checkpoint.before").unlink(missing_ok=True)
+    leave_change(desk)
+    path = state_file(desk / "m.run")
+    path.write_bytes(path.read_bytes()[:-1])
     before = everything(desk)
     facts = inspected(desk, "m.run")
-    assert (facts["state"], facts["progress"]) == ("change interrupted", None)
+    assert (facts["state"], facts["progress"]["finished"]) == ("change interrupted", None)
     assert "call the update or forget that was interrupted again" in facts["next"]
     assert "its checksum does not match" in caplog.text
     assert everything(desk) == before

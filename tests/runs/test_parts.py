@@ -1,6 +1,5 @@
 """One model from several parts of the data: certified, and the same wherever the parts are."""
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from streamtron.runs.report import Outcome
 from streamtron.solver.duals import SavedCounts
 from streamtron.solver.part import Part
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.runs import stopping
+from tests.helpers.runs import kept, report_of, stopping, witness_of
 from tests.helpers.svm_text import svm_lines, write_shards
 
 ALL, WORKING_SET, BLOCKS = 10**9, 1_200_000, 300_000
@@ -57,7 +56,7 @@ def test_the_bounds_hold_the_optimum_whatever_fits_as_a_witness_proves(
     assert {"describe", "look", "scan", "settle"} <= steps.keys()
     assert report["rounds"] == sum(step["rounds"] for step in steps.values())
     assert sum(step["seconds"] for step in steps.values()) <= report["seconds"]
-    proof = certify(found.model, corpus, witness=tmp_path / "m.run" / "witness")
+    proof = certify(found.model, corpus, witness=witness_of(tmp_path / "m.run"))
     assert proof.readings == (1.0 if active_set == ALL else 2.0)  # preparing is one of them
     bound = report["certificate"]["upper_bound"]
     assert proof.certificate.upper_bound == pytest.approx(bound, rel=1e-13)
@@ -188,8 +187,7 @@ def test_the_counts_of_all_parts_are_never_together_in_memory(corpus, tmp_path, 
     monkeypatch.setattr(SavedCounts, "gaps", all_together)
     trained(corpus, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
-    written = [tmp_path / f"{name}.run" / "witness" for name in ("m", "again")]
-    assert written[0].read_bytes() == written[1].read_bytes()
+    assert kept(tmp_path, "m") == kept(tmp_path, "again")
     assert update(tmp_path / "m", corpus).report["rows"] == 3000
     forget(tmp_path / "again", corpus[0])
 
@@ -288,7 +286,7 @@ def test_a_label_that_is_new_and_a_damaged_state_of_a_part_are_refused(corpus, t
     with pytest.raises(DataError, match=r"third\.svm.*7"):
         update(tmp_path / "m", tmp_path / "third.svm")
     assert (tmp_path / "m").read_bytes() == before
-    [last, *_] = sorted((tmp_path / "m.run" / "parts").glob("part-0002.scan-*"), reverse=True)
+    [last, *_] = sorted((tmp_path / "m.run").glob("parts-*/part-0002.scan-*"), reverse=True)
     last.write_bytes(last.read_bytes()[:-1] + b"x")
     with pytest.raises(FileDamaged, match=r"part-0002\.scan"):
         trained(corpus, tmp_path / "m", tol=1e-6, resume=True)
@@ -617,7 +615,7 @@ def test_a_third_class_starts_one_against_the_rest_without_being_asked(kind, par
     how: Any = {"parts": parts, "machine": Machine()}
     for path, names in ("without", {}), ("with", {"multiclass": True}):
         streamtron.fit(shards, model=tmp_path / path, **how, **names)
-        report = json.loads((tmp_path / f"{path}.run" / "report.json").read_text())
+        report = report_of(tmp_path / f"{path}.run")
         readings.append(report["readings"])
         assert [*map(type, report["learners"])] == [dict] * 3
     assert (tmp_path / "without").read_bytes() == (tmp_path / "with").read_bytes()

@@ -29,6 +29,7 @@ from streamtron.core.errors import DataError
 from streamtron.runs.page_charts import Axis, Line, brief, drawable
 from tests.cli.test_snapshots import HISTORY
 from tests.helpers.processes import Run, one_sentence, succeeded
+from tests.helpers.runs import put_fact, report_of
 from tests.helpers.user_rows import list_rows
 from tests.runs.test_moved_runs import everything
 
@@ -122,7 +123,7 @@ def test_the_page_shows_what_the_report_says_needs_nothing_else_and_writes_nothi
     again = everything(place)
     assert again.pop("page.html")[1] == _reported(run, place, "model.run")[0].encode()
     assert again == before
-    told = json.loads((place / "model.run/report.json").read_text())
+    told = report_of(place / "model.run")
     assert f"<b>{told['nonzeros']:,}</b>" in text
     proven = dict(page.table("certificate"))
     gap = told["certificate"]["relative_duality_gap"]
@@ -149,11 +150,11 @@ def test_the_page_shows_what_the_report_says_needs_nothing_else_and_writes_nothi
 @contextmanager
 def _with_report(model: Path, **changes: Any) -> Iterator[None]:
     """The report of a run with changes."""
-    path = Path(f"{model}.run") / "report.json"
-    before = path.read_text()
-    path.write_text(json.dumps({**json.loads(before), **changes}))
+    run = f"{model}.run"
+    before = report_of(run)
+    put_fact(run, "report", {**before, **changes})
     yield
-    path.write_text(before)
+    put_fact(run, "report", before)
 
 
 @pytest.mark.parametrize("readings", [3, 4])
@@ -201,7 +202,7 @@ def test_the_distance_from_the_optimum_is_rounded_up_and_a_missed_tolerance_is_s
         text, _ = _reported(run, place, "far")
         told = re.search(r"Within (\S+) % of the best possible training objective, proven", text)
         assert told
-        certificate = json.loads((place / "far.run/report.json").read_text())["certificate"]
+        certificate = report_of(place / "far.run")["certificate"]
         above = certificate["primal_objective"] / certificate["dual_objective"] - 1
         assert above <= float(told[1]) / 100 <= 1.11 * above
         assert (f"a gap of {tol}, was not reached" not in text) == good
@@ -236,7 +237,7 @@ def test_names_of_people_are_text_and_never_markup_and_nothing_of_them_is_unseen
 
 
 def test_the_command_on_the_page_quotes_the_keys_of_a_strangers_settings(run, place, model):
-    told = json.loads((place / "model.run/report.json").read_text())
+    told = report_of(place / "model.run")
     odd = {"x; touch owned": "a b", "y$(z)": True}
     with _with_report(model, settings={**told["settings"], **odd}):
         page = _reported(run, place, "model", "--no-margins")[1]
@@ -277,12 +278,12 @@ def test_rows_left_out_are_in_no_histogram_and_shards_that_are_gone_cost_it_alon
 def test_what_is_no_run_is_told_so(run, place, model, tmp_path):
     one_sentence(run("report", "nowhere", "-o", "x.html"), 3, "nowhere")
     copy = Path(shutil.copy(model, tmp_path / "model"))
-    path = Path(shutil.copytree(place / "model.run", tmp_path / "model.run")) / "report.json"
-    for bad in ("{", "{}"):
-        path.write_text(bad)
-        one_sentence(run("report", copy, "-o", "x.html"), 3, "not the report")
-    path.unlink()
-    one_sentence(run("report", copy, "-o", "x.html"), 3, "not the report of a run")
+    shutil.copytree(place / "model.run", tmp_path / "model.run")
+    for bad, told in (({}, "not the report"), ([], "its report is"), (None, "has not ended")):
+        put_fact(tmp_path / "model.run", "report", bad)
+        one_sentence(run("report", copy, "-o", "x.html"), 3, told)
+    shutil.rmtree(tmp_path / "model.run")
+    one_sentence(run("report", copy, "-o", "x.html"), 3, "there is no run")
     assert not (place / "x.html").exists()
     (tmp_path / "empty.svm").write_text("")
     with pytest.raises(DataError, match="no rows"):
@@ -356,10 +357,9 @@ def test_the_page_fits_the_window_and_cuts_off_no_label(tmp_path, width):
     streamtron.sweep(
         tmp_path / "rows", valid=tmp_path / "rows", C=[1e-5, 1e-3, 0.1, 1], rho=[0, 1], model=model
     )
-    path = Path(f"{model}.run") / "report.json"
-    told = json.loads(path.read_text())
+    told = report_of(f"{model}.run")
     told["history"][-1] |= {"lower": 0.01480485, "upper": 0.0148051}  # ticks of seven digits
-    path.write_text(json.dumps({**told, "history": told["history"][-1:]}))
+    put_fact(f"{model}.run", "report", {**told, "history": told["history"][-1:]})
     streamtron.report(model, tmp_path / "m.html", valid=tmp_path / "rows")
     told = _ask(tmp_path / "m.html", width)
     assert told["width"] == [width, width]
@@ -390,8 +390,7 @@ def test_a_page_of_any_hostile_report_is_refused_or_holds_its_words_as_text(tmp_
     (tmp_path / "a.svm").write_text("1 1:1 3:1\n2 2:1\n" * 9 + "3 3:1\n" * (9 * many))
     model = tmp_path / "m"
     streamtron.fit(tmp_path / "a.svm", model=model, multiclass=many)
-    path = tmp_path / "m.run" / "report.json"
-    before = path.read_text()
+    before = json.dumps(report_of(tmp_path / "m.run"))
     made = 0
     for place in _places(json.loads(before)):
         for payload in ("".join(PAYLOADS), [PAYLOADS[0]]):
@@ -400,7 +399,7 @@ def test_a_page_of_any_hostile_report_is_refused_or_holds_its_words_as_text(tmp_
             for key in place[:-1]:
                 table = table[key]
             table[place[-1]] = payload
-            path.write_text(json.dumps(told))
+            put_fact(tmp_path / "m.run", "report", told)
             with suppress(DataError):
                 streamtron.report(model, tmp_path / "m.html", margins=False)
                 made += 1

@@ -12,13 +12,13 @@ import pytest
 
 import streamtron
 from streamtron import Machine
-from streamtron.core.errors import DataError, FileDamaged, SettingsError
-from streamtron.core.sealed import write_sealed
-from streamtron.data import deletions, find_shards
-from streamtron.data.deletions import Deletions, in_share
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.data import find_shards
+from streamtron.data.deletions import in_share
 from streamtron.data.readers import rows_with
 from tests.helpers.layouts import write_table
 from tests.helpers.processes import here, succeeded
+from tests.helpers.runs import manifest_of
 from tests.helpers.svm_text import svm_lines
 from tests.helpers.user_rows import list_rows
 
@@ -117,7 +117,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
 def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_rows_that_the_model_knows(place):
     run = partial(here, place)
     streamtron.fit(place / "kept" / "k.svm", model=place / "m", held_out=0.1)
-    trained = json.loads((place / "m.run" / "manifest.json").read_text())["rows"]
+    trained = manifest_of(place / "m.run").rows
     (place / "copy.svm").write_bytes((place / "kept" / "k.svm").read_bytes())
     done = run("calibrate", "m", "a.svm", "--calibration", "isotonic")
     assert (done.returncode, done.stdout) == (0, f"m: calibrated on {ROWS} rows\n")
@@ -201,23 +201,3 @@ def test_a_value_is_looked_for_as_the_column_has_it(suffix, cells, value, rows, 
     path.touch()
     with pytest.raises(DataError, match="changed"):
         rows_with(shard, "key", [value])
-
-
-def test_deletions_that_are_damaged_or_none_of_ours_are_refused(tmp_path):
-    deletions.save(tmp_path / "deletions", [Deletions("/data/a.svm", "0" * 32, np.array([1, 5]))])
-    [found] = deletions.load(tmp_path).values()
-    assert (found.path, found.fingerprint, found.rows.tolist()) == ("/data/a.svm", "0" * 32, [1, 5])
-    written = bytearray((tmp_path / "deletions").read_bytes())
-    written[-1] ^= 1
-    (tmp_path / "deletions").write_bytes(written)
-    with pytest.raises(FileDamaged, match="checksum"):
-        deletions.load(tmp_path)
-    table = [{"path": "a", "fingerprint": "b"}]
-    for rows in (np.array([3, 3]), np.array([-1]), np.array([1.0]), np.zeros((1, 1), np.int64)):
-        content = {"deletions_version": 1, "deletions": table}
-        write_sealed(tmp_path / "deletions", content, {"000000.forgotten": rows})
-        with pytest.raises(FileDamaged, match="rows that are not rising"):
-            deletions.load(tmp_path)
-    write_sealed(tmp_path / "deletions", {"deletions_version": 2}, {})
-    with pytest.raises(DataError, match="not deletions of version 1"):
-        deletions.load(tmp_path)

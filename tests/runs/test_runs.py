@@ -1,4 +1,4 @@
-"""A run directory: taken up at any of its checkpoints to the bytes of the run that nothing
+"""A run directory: taken up at any of its states to the bytes of the run that nothing
 interrupted, refused, damaged, in use, on a full disk."""
 
 import fcntl
@@ -7,8 +7,9 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,24 @@ import streamtron
 from streamtron import Machine, Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError, SettingsError
 from streamtron.core.events import Event, ReadingDone
+from streamtron.core.files import LOCK, locked
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.runs import directory as runs
-from streamtron.runs.directory import BEFORE, CHECKPOINT, CHECKPOINT_VERSION, Run, put_together
+from streamtron.runs import store
 from streamtron.runs.fit import run as fit
 from streamtron.runs.report import Outcome
+from streamtron.runs.store import DATABASE, put_together
 from streamtron.solver.vectors import dense
 from tests.helpers.processes import COMMAND, Process, here, one_sentence
-from tests.helpers.runs import WAS_KILLED, at_checkpoint, gap, kept, reached, stopping, write_corpus
+from tests.helpers.runs import (
+    WAS_KILLED,
+    at_state,
+    gap,
+    kept,
+    reached,
+    state_file,
+    stopping,
+    write_corpus,
+)
 from tests.helpers.small_disks import PAGE, fill, mounted
 from tests.helpers.svm_text import svm_lines, write_shards
 
@@ -53,7 +64,7 @@ def place(whole: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cut_off(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, and a run that stopped in its third reading, with two checkpoints."""
+    """The same, and a run that stopped in its third reading."""
     directory = shutil.copytree(whole, tmp_path_factory.mktemp("stopped") / "place")
     with pytest.raises(InterruptedError):
         fitted(directory, "model", listen=stopping(ReadingDone, 3))
@@ -64,6 +75,25 @@ def cut_off(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stopped(cut_off: Path, tmp_path: Path) -> Path:
     """The same to break."""
     return shutil.copytree(cut_off, tmp_path / "place")
+
+
+STATEMENTS = {
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON facts BEGIN DELETE FROM history; END",
+    "a view": "CREATE VIEW v AS SELECT 1",
+    "a table more": "CREATE TABLE more (a)",
+    "a table less": "DROP TABLE forgotten",
+    "a view in place of a table": "DROP TABLE facts; CREATE VIEW facts AS SELECT 1",
+    "settings that are none": "UPDATE facts SET value = '[]' WHERE name = 'settings'",
+    "settings that are no JSON": "UPDATE facts SET value = '{' WHERE name = 'settings'",
+    "no settings": "DELETE FROM facts WHERE name = 'settings'",
+    "a stamp that is none": "UPDATE shards SET stamp = '[1]'",
+    "an endless size": """UPDATE shards SET stamp = '["part-0.svm", 1e999, 0]'""",
+    "a state elsewhere": "UPDATE history SET file = '../precious'",
+    "parts elsewhere": """UPDATE facts SET value = '"../.."' WHERE name = 'parts'""",
+    "a model elsewhere": """INSERT INTO facts VALUES ('model', '"../precious"')""",
+    "nested deep": "UPDATE facts SET value = '" + "[" * 100_000 + "' WHERE name = 'settings'",
+}
+"""What a stranger may have done to a store."""
 
 
 def fitted(place: Path, model: str, settings: Settings = SETTINGS, **more: Any) -> Outcome:
@@ -124,17 +154,28 @@ def test_other_shards_are_refused_by_name(stopped):
         change()
         with pytest.raises(DataError, match=sentence):
             fitted(stopped, "model", resume=True)
-        assert (stopped / "model.run" / CHECKPOINT).exists()
+        assert state_file(stopped / "model.run").exists()
 
 
-def test_a_record_that_is_none_is_refused_in_a_sentence(stopped):
-    endless = '{"run_version": 3, "settings": {}, "shards": [["part-0.svm", 1e999, 0]]}'
-    for text in ("", "[]", "{}", "null", "[" * 100_000, '{"run_version": 99}', endless):
-        (stopped / "model.run" / "run.json").write_text(text)
-        with pytest.raises(DataError, match=r"run\.json: not the record of a run .*--overwrite"):
+def test_a_store_that_is_none_is_refused_in_a_sentence_and_replaced_where_that_is_asked(stopped):
+    path = stopped / "model.run" / DATABASE
+    sound = path.read_bytes()
+    ahead = sound[:18] + b"\2\2" + sound[20:]
+    newer = sound[:60] + (99).to_bytes(4, "big") + sound[64:]
+    for content in (b"", b"{}", b"SQLite format 3\0", sound[:100], sound[:-4096], ahead, newer):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=r"run\.sqlite: not the record of a run .*--overwrite"):
             fitted(stopped, "model", resume=True)
     fitted(stopped, "model", overwrite=True)
     assert as_wanted(stopped)
+
+
+@pytest.mark.parametrize("what", STATEMENTS)
+def test_a_store_with_another_schema_or_value_is_refused_in_a_sentence(stopped, what):
+    with closing(sqlite3.connect(stopped / "model.run" / DATABASE)) as database, database:
+        database.executescript(STATEMENTS[what])
+    with pytest.raises(DataError, match=r"(not the record of a run|other shards|not a manifest)"):
+        fitted(stopped, "model", resume=True)
 
 
 def test_a_run_taken_up_where_nothing_is_left_can_be_taken_further_as_if_it_had_not_been(place):
@@ -148,47 +189,39 @@ def test_a_run_taken_up_where_nothing_is_left_can_be_taken_further_as_if_it_had_
     assert gap(further[0].report) <= 1e-7 < gap(firsts[0].report)
 
 
-def test_a_checkpoint_with_a_flipped_bit_or_that_is_none_lets_the_last_one_be_used(stopped, caplog):
-    directory = stopped / "model.run"
-    path, sound = directory / CHECKPOINT, (directory / CHECKPOINT).read_bytes()
-    newest = Run(directory, [], None).load()
-    path.unlink()
-    before = Run(directory, [], None).load()
-    assert newest.state.reading == 2
-    assert newest.state.content != before.state.content
+def test_a_state_with_a_flipped_bit_or_that_is_none_is_refused_and_stays(stopped):
+    path = state_file(stopped / "model.run")
+    sound = path.read_bytes()
     header = 8 + int.from_bytes(sound[:8], "little")
     places = [*range(16), *range(16, header, 197), *range(header, len(sound), len(sound) // 60)]
     none = [b"", b"{}", b"PK\x03\x04" * 9, b"\xff" * 7 + b"\x7f{}", (1 << 60).to_bytes(8, "little")]
-    for at in [*places, *none]:
-        path.write_bytes(sound if isinstance(at, int) else at)
-        if isinstance(at, int):
-            flip(path, at)
-        caplog.clear()
-        found = Run(directory, [], None).load()
-        assert found is not None, at
-        assert found.state.content == before.state.content, at
-        assert f"{path}: " in caplog.text
-        assert not path.exists(), "it would take the place of the sound one"
-
-
-def test_a_run_both_of_whose_checkpoints_are_damaged_or_gone_starts_over_loudly(stopped, caplog):
-    for name in (CHECKPOINT, BEFORE):
-        flip(stopped / "model.run" / name, 4000)
+    with store.reading(stopped / "model.run") as opened:
+        for at in [*places, *none]:
+            path.write_bytes(sound if isinstance(at, int) else at)
+            if isinstance(at, int):
+                flip(path, at)
+            with pytest.raises(FileDamaged):
+                opened.state()
+    with pytest.raises(FileDamaged, match="not a streamtron state of a run"):
+        fitted(stopped, "model", resume=True)
+    assert path.exists()
+    path.write_bytes(sound)
     fitted(stopped, "model", resume=True)
-    assert caplog.text.count("damaged: its checksum does not match") == 2
-    assert "the run starts over" in caplog.text
     assert as_wanted(stopped)
+
+
+def test_a_run_that_is_not_there_begins_where_it_was_to_be_resumed_and_says_so(stopped, caplog):
     shutil.rmtree(stopped / "model.run")
     fitted(stopped, "model", resume=True)
     assert "no state of a reading there; the run starts over" in caplog.text
     assert as_wanted(stopped)
 
 
-def test_a_checkpoint_of_another_version_is_refused(stopped):
-    path = stopped / "model.run" / CHECKPOINT
-    content, arrays = read_sealed(path, "checkpoint")
-    write_sealed(path, {**content, "checkpoint_version": 99}, arrays)
-    with pytest.raises(DataError, match=f"version 99, this streamtron reads {CHECKPOINT_VERSION}"):
+def test_a_state_of_another_version_is_refused(stopped):
+    path = state_file(stopped / "model.run")
+    content, arrays = read_sealed(path, "state of a run")
+    write_sealed(path, {**content, "state_version": 99}, arrays)
+    with pytest.raises(DataError, match="version 99, this streamtron reads"):
         fitted(stopped, "model", resume=True)
     assert path.exists()
 
@@ -212,14 +245,14 @@ FORGED: dict[str, Callable[[list[Any], dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_a_sealed_checkpoint_that_is_no_state_of_a_run_is_refused_in_a_sentence(stopped, how):
-    path = stopped / "model.run" / CHECKPOINT
-    content, parts = read_sealed(path, "checkpoint")
+def test_a_sealed_state_that_is_no_state_of_a_run_is_refused_in_a_sentence(stopped, how):
+    path = state_file(stopped / "model.run")
+    content, parts = read_sealed(path, "state of a run")
     vectors = put_together(parts, content["sparse"])
     arrays = {name: dense(array) for name, array in vectors.items()}  # with all their zeros
-    numbers = arrays.pop(runs.NUMBERS)
+    numbers = arrays.pop("numbers")
     FORGED[how](content["state"]["learners"][0]["fields"]["dict"], arrays)
-    write_sealed(path, {**content, "sparse": {}}, {**arrays, runs.NUMBERS: numbers})
+    write_sealed(path, {**content, "sparse": {}}, {**arrays, "numbers": numbers})
     with pytest.raises(FileDamaged, match=r"no state of a run .*--overwrite"):
         fitted(stopped, "model", resume=True)
 
@@ -261,15 +294,15 @@ def test_a_run_whose_settings_cannot_end_it_is_not_in_the_way_of_the_next_one(pl
 def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gone(place):
     words = (*WORDS, "--model", "model", "--tol", "1e-9")
     process = Process(COMMAND, *words, cwd=place)
-    assert reached(place, "model", process, at_checkpoint(1))
+    assert reached(place, "model", process, at_state(1))
     process.stop()
     other = here(place, *words, "--resume")
-    assert other.returncode == 5
+    assert other.returncode == 6
     assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
     assert process.end().returncode == WAS_KILLED
-    with runs.locked(place / "model.run"):
-        assert Run(place / "model.run", [], None).load() is not None
+    with locked(place / "model.run"), store.reading(place / "model.run") as opened:
+        assert opened.state() is not None
 
 
 @pytest.mark.parametrize("there_now", [False, True], ids=["no file", "another file"])
@@ -278,15 +311,15 @@ def test_a_lock_whose_file_is_removed_just_before_locks_nothing(there_now, tmp_p
     real = fcntl.flock
 
     def removed_before(descriptor: int, operation: int) -> None:
-        (tmp_path / runs.LOCK).unlink()
+        (tmp_path / LOCK).unlink()
         if there_now:
-            (tmp_path / runs.LOCK).touch()
+            (tmp_path / LOCK).touch()
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", removed_before)
-    with pytest.raises(MachineError, match="in use by another process"), runs.locked(tmp_path):
+    with pytest.raises(MachineError, match="in use by another process"), locked(tmp_path):
         pytest.fail("two processes could have the run")
-    assert (tmp_path / runs.LOCK).exists() == there_now
+    assert (tmp_path / LOCK).exists() == there_now
 
 
 ENDLESS = """
@@ -340,19 +373,20 @@ def test_a_signal_amid_a_solve_is_taken_up_to_the_same_model(tmp_path, call, set
     assert kept(tmp_path, "model") == kept(tmp_path, "whole")
 
 
-def test_a_disk_that_fills_up_keeps_a_checkpoint_and_room_lets_the_run_end(place, tmp_path):
+def test_a_disk_that_fills_up_keeps_a_state_and_room_lets_the_run_end(place, tmp_path):
     with mounted(tmp_path / "small", f"size={1 << 22}") as small:
         machine = {"run_dir": str(small), "cache_dir": str(place / "wanted.run" / "cache")}
 
         def listen(event: Event) -> None:
-            if (small / BEFORE).exists() and not (small / "ballast").exists():
+            if [*small.glob("state-*2")] and not (small / "ballast").exists():
                 fill(small / "ballast", leave=PAGE)
 
         with pytest.raises(MachineError, match=r"No space left on device.*--resume continues"):
             fitted(place, "model", machine=machine, listen=listen)
-        assert Run(small, [], None).load() is not None
+        with store.reading(small) as opened:
+            assert opened.state() is not None
         assert not list(small.glob(".streamtron-*"))
-        with pytest.raises(MachineError, match="No space left on device"):
+        with pytest.raises(MachineError, match=r"No space left on device|disk is full"):
             fitted(place, "model", machine=machine, resume=True)
         (small / "ballast").unlink()
         fitted(place, "model", machine=machine, resume=True)
@@ -402,28 +436,27 @@ def write(directory: Path, settings: dict[str, Any], columns: int) -> list[Path]
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_from_every_checkpoint_a_run_is_taken_up_to_the_same_bytes(plan, tmp_path):
+def test_from_every_state_a_run_is_taken_up_to_the_same_bytes(plan, tmp_path):
     settings = Settings.from_dict(PLANS[plan])
     shards, run = write(tmp_path, PLANS[plan], 600 if "wide" in plan else 50), tmp_path / "m.run"
-    checkpoints: dict[bytes, dict[Path, bytes]] = {}  # with the states of the parts
+    saved: dict[str, Path] = {}  # with the states of the parts
 
     def listen(event: Event) -> None:
-        for name in ("checkpoint.before", "checkpoint"):
-            if (run / name).exists():
-                parts = {path: path.read_bytes() for path in (run / "parts").glob("*")}
-                checkpoints.setdefault((run / name).read_bytes(), parts)
+        for path in run.glob("state-*"):
+            if path.name not in saved:
+                copy = tmp_path / "saved" / path.name
+                saved[path.name] = shutil.copytree(run, copy, ignore=lambda *_: ["cache", "lock"])
 
-    def take_up(state: bytes, settings: Settings) -> Outcome:
-        for name in ("checkpoint.before", "witness", "manifest.json"):
-            (run / name).unlink(missing_ok=True)
-        for path, content in checkpoints[state].items():
-            path.write_bytes(content)
-        (run / "checkpoint").write_bytes(state)
+    def take_up(state: str, settings: Settings) -> Outcome:
+        for path in run.iterdir():
+            if path.name not in ("cache", "lock"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(saved[state], run, dirs_exist_ok=True)
         (tmp_path / "m").unlink()
         return streamtron.run(shards, settings, model=tmp_path / "m", resume=True)
 
     streamtron.run(shards, settings, model=tmp_path / "m", listen=listen)
-    whole, states = kept(tmp_path, "m"), [*checkpoints]
+    whole, states = kept(tmp_path, "m"), [*saved]
     assert states
     for state in states:
         take_up(state, settings)

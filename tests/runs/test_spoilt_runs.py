@@ -13,15 +13,17 @@ from streamtron import Machine, Settings, certify
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
-from streamtron.core.files import locked
+from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import open_shards
-from streamtron.runs.directory import CHECKPOINT, Run, last_checkpoint
+from streamtron.runs import store
 from streamtron.runs.report import Outcome
+from streamtron.runs.store import put_together
+from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.runs import content, fit, write_corpus
+from tests.helpers.runs import fit, state_file, witness_of, write_corpus
 
 ROUNDING = 1e-12
 
@@ -29,16 +31,16 @@ ROUNDING = 1e-12
 def change_last(
     run: Path, name: str, change: Callable[[NDArray[np.float64]], None], number: int = 0
 ) -> None:
-    """Change an array of a learner (or of its a) in the last checkpoint of a run, sealed again."""
-    with locked(run):
-        checkpoint, _ = last_checkpoint(run)
-        state = checkpoint.state
-        found = state.fields(number)[name]
-        array = dense(state.arrays[found["array"]]).copy()
-        change(array)
-        found["array"] = f"moved {name} {number}"  # the array may be another's as well
-        state.arrays[found["array"]] = array
-        Run(run, [], None).save(checkpoint)
+    """Change an array of a learner (or of its a) in the last state of a run, sealed again."""
+    path = state_file(run)
+    content, parts = read_sealed(path, "state of a run")
+    arrays = {name: dense(array) for name, array in put_together(parts, content["sparse"]).items()}
+    found = State(0, content["state"], {}).fields(number)[name]
+    array = arrays[found["array"]].copy()
+    change(array)
+    found["array"] = f"moved {name} {number}"  # the array may be another's as well
+    arrays[found["array"]] = array
+    write_sealed(path, {**content, "sparse": {}}, arrays)
 
 
 def put(value: float) -> Callable[[NDArray[np.float64]], None]:
@@ -85,12 +87,13 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(lines, tmp_path):
     model, run = run_in(tmp_path, lines, C=2.0)
     loaded = streamtron.load(model)
-    proof = certify(loaded, tmp_path / "rows.svm", witness=run / "witness")
+    proof = certify(loaded, tmp_path / "rows.svm", witness=witness_of(run))
     [learner] = learners_of_run(run)
     dual = learner.running
-    checkpoint, _ = last_checkpoint(run)
+    with store.reading(run) as opened:
+        saved = opened.state()
     w = np.zeros(loaded.columns)
-    w[checkpoint.numbers - loaded.reading["index_base"]] = -dense(dual.w)  # the first row is −1
+    w[saved.numbers - loaded.reading["index_base"]] = -dense(dual.w)  # the first row is −1
     best = dual.steps / dual.sq_norm * w
     by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
     assert proof.distance == pytest.approx(by_hand, rel=1e-4)
@@ -101,12 +104,6 @@ def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(
     )
     near = certify(exact.model, tmp_path / "rows.svm", witness=tmp_path / "w")
     assert near.distance < 0.1 * proof.distance
-
-
-def flip_amid(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def resumed(model: Path, corpus: list[Path], **settings: Any) -> Outcome:
@@ -161,7 +158,7 @@ def test_what_goes_on_with_spoilt_weights_makes_new_ones(spoilt, repair, corpus,
     assert caplog.text.count(words) == 1
 
 
-def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(corpus, tmp_path):
+def test_a_state_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(corpus, tmp_path):
     def stop(event: Event) -> None:
         if isinstance(event, ChunkDone) and event.reading == 1:
             raise InterruptedError
@@ -173,17 +170,3 @@ def test_a_checkpoint_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(co
     change_last(tmp_path / "m.run", "running.w", put(np.nan))
     with pytest.raises(DataError, match=r"weights that are no numbers.*--overwrite"):
         streamtron.run(corpus, settings, model=model, resume=True)
-
-
-def test_a_run_whose_last_checkpoint_is_damaged_is_ended_before_it_is_changed(corpus, tmp_path):
-    model, run = tmp_path / "m", tmp_path / "m.run"
-    settings = Settings(C=5.0, index_base=0)
-    streamtron.run(corpus[:9], settings, model=model)
-    before = content(run, model)
-    flip_amid(run / CHECKPOINT)
-    for change in (streamtron.update, streamtron.forget):
-        with pytest.raises(DataError, match=r"is damaged. End it with streamtron fit --resume"):
-            change(model, corpus[8:])
-    streamtron.run(corpus[:9], settings, model=model, resume=True)
-    assert content(run, model)["witness"] == before["witness"]
-    assert streamtron.update(model, corpus[9]).stop_reason == "certified"

@@ -14,12 +14,21 @@ from scipy import sparse
 
 import streamtron
 from streamtron import certify
-from streamtron.core.files import parse_json
-from streamtron.runs.finished_run import FinishedRun, locate
+from streamtron.runs.finished_run import locate
 from streamtron.runs.report import Outcome
+from streamtron.runs.store import changing, is_run
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds, least_primal
-from tests.helpers.runs import WAS_KILLED, content, kept, killed_at_call, state
+from tests.helpers.runs import (
+    WAS_KILLED,
+    content,
+    forgotten_of,
+    kept,
+    killed_at_call,
+    manifest_of,
+    report_of,
+    state,
+)
 from tests.helpers.user_rows import list_rows, write_rows
 
 SHARDS, ROWS, USERS = 7, 40, 12
@@ -101,7 +110,7 @@ class Story:
     def fitted(self, model: str = "m", **how: Any) -> Outcome:
         machine, path, self.last = streamtron.Machine(), self.place / model, None
         settings = self.settings
-        if how.get("resume") and Path(f"{path}.run", "run.json").exists():
+        if how.get("resume") and is_run(f"{path}.run"):
             settings = settings.but(parts=None)  # the run has its own
         return streamtron.run(self.paths(self.there), settings, model=path, machine=machine, **how)
 
@@ -127,7 +136,7 @@ class Story:
         if self.away:
             return None
         self.tolerance()
-        manifest = streamtron.data.Manifest.load(f"{self.model}.run/manifest.json")
+        manifest = manifest_of(f"{self.model}.run")
         self.there = {shard.name: self.there[shard.name] for shard in manifest.shards}
         return self.fitted(resume=True)
 
@@ -203,14 +212,14 @@ class Story:
             before = state(self.place)
             code, _ = killed_at_call(int(self.rng.integers(CALLS)), change, self.model, words)
             assert code in (0, WAS_KILLED)
-            with FinishedRun.to_change(locate(self.model)):
+            with changing(locate(self.model).directory, self.model):
                 pass  # who opens it next puts a whole change in place
             killed = state(self.place)
         self.last = lambda: getattr(streamtron, change)(self.model, **words)
         outcome = self.last()
         assert killed in (None, before, state(self.place))
         self.certificate = outcome.report["certificate"]
-        assert not Path(f"{self.model}.run", "checkpoint.before").exists()
+        assert len([*Path(f"{self.model}.run").glob("state-*")]) == 1
         return outcome
 
     def call_again(self) -> None:
@@ -326,16 +335,15 @@ class Story:
         assert outcome.model.columns == 1 + np.flatnonzero(occurs).max()
         assert not weights[:, ~occurs[: weights.shape[1]]].any()
         gone = sum(len(self.rows[name]) - len(rows) for name, rows in self.there.items())
-        report = parse_json((run / "report.json").read_bytes())
+        report = report_of(run)
         assert report["rows"] == sum(map(len, self.there.values()))
         assert report.get("forgotten_rows", 0) == gone
         for learner in (report, *report.get("learners", ())):
             assert learner["certificate"]["rows_excluded"] == gone
         half_written = self.place.rglob(".streamtron-*")  # another process may use the cache
         assert {path.parent.name for path in half_written} <= {"cache"}
-        left = {path.name for path in run.iterdir()}
-        assert not left & {"change", "changed"}
-        assert ("deletions" in left) == (gone > 0)
+        assert not [*run.glob("model-*")]
+        assert bool(forgotten_of(run)) == (gone > 0)
 
     def bytes_of(self, absent: bool = False) -> set[bytes]:
         """The values of each row of the run, or of the rows that it has not, as the cache has
