@@ -363,7 +363,7 @@ REFUSED = {
     "shards and a list": ("forget m 0.svm --rows l", "names the shards itself"),
     "nothing": ("forget m", "nothing to forget"),
     "a key of text": ("forget m --key user --value a", "text has no column 'user'.*--rows FILE"),
-    "another key": ("forget n --key name --value a", "0 columns of the name 'name'. Wanted is one"),
+    "another key": ("forget n --key name --value a", "0 columns of the name 'name'. Expected is one"),
     "another type": ("forget n --key y --value high", "holds double, .*Failed to parse string"),
     "a key of lists": ("forget n --key indices --value 1", "column 'indices' holds list"),
 }
