@@ -126,9 +126,9 @@ class EditableRun(NamedTuple):
         began, machine = time.perf_counter(), machine or Machine()
         place = locate(run, machine.run_dir)
         with nothing_empty(machine.cache_dir), FinishedRun.to_change(place) as finished:
-            if finished.settings.faithful:
+            if finished.settings.paper:
                 raise SettingsError(
-                    f"{finished.path}: a faithful run; the paper's procedure starts at 0 with all "
+                    f"{finished.path}: a run of stages; the paper's procedure starts at 0 with all "
                     "rows. Fit anew with all shards."
                 )
             given = {name: value for name, value in changes.items() if value is not None}
