@@ -148,7 +148,7 @@ class Epochs:
         self.targets = [self.rule_of_targets(chunk) for chunk in self.held]
         largest = max(float(chunk.squares.max()) for chunk in self.held)
         b = RESOLUTION * (largest + RHO**2 + DELTA2)
-        self.rule = Rule(b, 1.0, False, True, RHO)
+        self.rule = Rule(b, RHO)
         dual = WeightState(data.columns)
         self.state = State(dual, np.zeros(data.rows, dtype=np.int32))
         self._visit_all(self.state, self.held)  # from here on as in a second reading

@@ -110,7 +110,7 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
     running, total = WeightState(columns), np.zeros(columns + 1)
     squares, counts = np.empty(number), np.zeros(number, np.int32)
     kernels.squared_norms(rows, squares)
-    rule = Rule(500.0 * (1.0 + float(squares.max())), 1.0, False, True, 1.0)
+    rule = Rule(500.0 * (1.0 + float(squares.max())), 1.0)
     targets = Targets(np.arange(number), signs, np.ones(number), squares)
     moved = np.zeros(number, np.uint8)
 

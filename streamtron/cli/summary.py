@@ -199,10 +199,10 @@ def not_certified(report: Report, model: str) -> str:
     """Return the message of a fit that did not meet its tolerance."""
     settings, reason = report["settings"], report["stop_reason"]
     stage = settings["stage"]
-    limited, no_ascent = reason == "epoch limit", stage != "auto" and not stage.endswith("ascent")
+    limited, no_ascent = reason == "epoch limit", stage not in ("auto", "ascent")
     helps = (
         f"more --max-epochs than {settings['max_epochs']}, " * limited
-        + "--stage auto, which ends with ascent, " * no_ascent
+        + "--stage auto, " * no_ascent
         + f"an --active-set above {format_size(settings['active_set'])}, " * limited
     )
     return (

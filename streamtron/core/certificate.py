@@ -126,16 +126,14 @@ class Certificate:
         }
 
 
-def certificate_of(scan: ScanSums, w: Vector, bias: float, *, hard: bool) -> Certificate:
-    """Return the certificate of scanned weights, without ``zero_columns``.
-
-    ``hard``: Δ = 0 for every row.
-    """
+def certificate_of(scan: ScanSums, w: Vector, bias: float) -> Certificate:
+    """Return the certificate of scanned weights, without ``zero_columns``. Where no row has a C the
+    margins are hard: Δ = 0."""
     scan.fold()
     sq_weights, lasso = _sizes(scan, w, bias)
     has_margins = scan.loss.quadratic and not scan.free and not scan.ratio
     directional = _directional(scan, sq_weights) if has_margins else -math.inf
-    if hard:
+    if scan.totals[kernels.ROWS] and not scan.sum_at(kernels.COSTS):
         least = float(scan.sums[kernels.LEAST])
         scale = 1.0 / least if least > 0.0 else scan.scale
         primal = 0.5 / directional / directional * (1.0 + FEW) if least > 0.0 else math.inf

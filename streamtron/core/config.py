@@ -68,7 +68,7 @@ class Settings:
     intercept : penalised as a weight; free: not penalised; none: there is no bias [penalised; free
         for labels that are numbers].
     class_weight : Factors of C: balanced, or LABEL=W,LABEL=W.
-    stage : auto, or stages in order, each 0 < ε < 2 or ascent, as in 1,0.1.
+    stage : auto, or the paper's stages in order, each 0 < ε < 2, as in 1,0.1; ascent is auto.
     variant : The ℓ-margitron or the t-margitron.
     b : b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].
     tol : Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge.
@@ -171,7 +171,7 @@ class Settings:
 
     def _clashes(self) -> Iterator[str]:
         """Yield a sentence for settings that contradict each other."""
-        loss, penalty, stages, given = self.loss, self.penalty, self.stages or (), self._first_given
+        loss, penalty, given = self.loss, self.penalty, self._first_given
         if self.C is not None and self.delta is not None:
             yield "C and delta: give one."
         if self.hash_bits is not None and self.vocabulary is not None:
@@ -185,14 +185,14 @@ class Settings:
             yield "columns and transformer: give one."
         if self.weights_in_label and self.multilabel:
             yield "weights-in-label with multilabel: give the weights in a column, --weight."
-        if self.b is not None and len(self.b) != (len(stages) or 2):
+        if self.stages is None and self.stage != "auto" and (self.faithful or self.b):
+            yield f"stage {self.stage} is not the paper's: leave faithful and b out."
+        elif self.b is not None and len(self.b) != len(self.paper):
             yield f"b has {len(self.b)} numbers for the stages {self.stage}: give one a stage."
-        if self.faithful and "ascent" in stages:
-            yield "faithful has no ascent stage: leave one out."
-        if self.hard and not self.faithful and (not stages or "ascent" in stages):
+        if self.hard and not self.paper:
             yield "delta 0, the hard margin, is for the paper's procedure: give --C or --stage."
-        if self.intercept == "free" and (self.rho == 0.0 or self.hard or self.faithful):
-            yield "intercept free: give --C and --rho above 0, and leave faithful out."
+        if self.intercept == "free" and (self.rho == 0.0 or self.paper):
+            yield "intercept free: give --C and --rho above 0, and leave faithful and stage out."
         classes = given("multiclass", "multilabel", "class_weight")
         if self.regression and classes:
             yield f"{classes} is for classes, and the loss {loss} for numbers: leave one out."
@@ -215,8 +215,7 @@ class Settings:
 
     def _of_the_paper(self) -> str | None:
         """Name a setting given that only the squared hinge has; None if there is none."""
-        margitron = self.stage if self.stage not in ("auto", "ascent") else None
-        given = {"stage": margitron, "variant": self.variant != "length"}
+        given = {"stage": self.stages, "variant": self.variant != "length"}
         return self._first_given("faithful", "b") or next((n for n in given if given[n]), None)
 
     @property
@@ -263,9 +262,9 @@ class Settings:
         return self.multiclass or self.multilabel
 
     @property
-    def stages(self) -> tuple[float | Literal["ascent"], ...] | None:
-        """Return the stages given; None for auto."""
-        if self.stage == "auto":
+    def stages(self) -> tuple[float, ...] | None:
+        """Return the ε of the stages given; None for auto and ascent."""
+        if self.stage in ("auto", "ascent"):
             return None
         return tuple(stage_of(word.strip()) for word in self.stage.split(","))
 
@@ -274,6 +273,11 @@ class Settings:
         """Return the files that settings name."""
         named = self.vocabulary, self.transformer
         return tuple(path for path in named if isinstance(path, str))
+
+    @property
+    def paper(self) -> tuple[float, ...]:
+        """Return the ε of the stages of the paper's procedure; none where that does not train."""
+        return self.stages or ((1.0, 0.1) if self.faithful or self.b else ())
 
     @property
     def tolerance(self) -> float:

@@ -596,9 +596,6 @@ def _ascent_step(count, y_a, q, b):
         _REALS,
         types.float64,
         types.float64,
-        types.float64,
-        types.boolean,
-        types.boolean,
         _PHI,
         types.float64,
         _REALS,
@@ -617,9 +614,6 @@ def visit(
     delta2,
     rho,
     b,
-    epsilon,
-    by_length,
-    ascent,
     phi,
     scale,
     targets,
@@ -631,7 +625,7 @@ def visit(
     moved,
 ):
     """Visit rows in order: c_k ← c_k + m and a ← a + m y_k, where m is the step of dual coordinate
-    ascent (``ascent``), or 1 if y_k·a ≤ threshold, else 0.
+    ascent.
 
     Parameters
     ----------
@@ -639,7 +633,7 @@ def visit(
     order : int64, row positions in the order of visits.
     signs : int8, shape (rows,): l_k; 0 leaves the row out.
     delta2 : float64, shape (rows,): Δ_k² ≥ 0, so C_k = 1 / (2 Δ_k²).
-    rho, b, epsilon, by_length : ρ, b, ε, and the variant (True: ``length``, False: ``steps``).
+    rho, b : ρ and the resolution b.
     phi : φ.
     scale : s of the estimate Σ C_k φ(s m_k), added to ``scalars[LOSS]``.
     targets : float64, shape (rows,): t_k, where φ is of z − t; else (0,).
@@ -654,7 +648,6 @@ def visit(
     bias, sq_norm, lost = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
     extension, excess = scalars[EXTENSION], scalars[EXCESS]
     t, updates = tallies[STEPS], tallies[UPDATES]
-    threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     numbers = len(targets) > 0
     for n in range(len(order)):
         _fetch_ahead(rows, order, n, squares, delta2, counts, w)
@@ -668,10 +661,7 @@ def visit(
         lost += cost * _value(phi, scale * margin - target)
         y_a = margin + price * counts[i]
         q = squares[i] + rho * rho + price
-        if ascent:
-            step, gain = _step(phi, counts[i], y_a, q, b, cost, target)
-        else:
-            step, gain = 1.0 if y_a <= threshold else 0.0, 0.0
+        step, gain = _step(phi, counts[i], y_a, q, b, cost, target)
         if step > COUNT_MAX - counts[i]:
             step = np.float64(COUNT_MAX - counts[i])
             tallies[CLIPPED] += 1
@@ -688,10 +678,72 @@ def visit(
         counts[i] += m
         updates += 1
         moved[i] = 1
-        if not ascent:
-            threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, lost
     scalars[EXTENSION], scalars[EXCESS] = extension, excess
+    tallies[STEPS], tallies[UPDATES] = t, updates
+
+
+@kernel(
+    types.void(
+        _ROWS,
+        _ORDER,
+        _SIGNS,
+        _REALS,
+        types.float64,
+        types.float64,
+        types.float64,
+        types.boolean,
+        _REALS,
+        _I4,
+        _F8,
+        _F8,
+        _I8,
+        _U1,
+    )
+)
+def add_mistakes(
+    rows,
+    order,
+    signs,
+    delta2,
+    rho,
+    b,
+    epsilon,
+    by_length,
+    squares,
+    counts,
+    w,
+    scalars,
+    tallies,
+    moved,
+):
+    """Visit rows in order: c_k ← c_k + 1 and a ← a + y_k where y_k·a is at most the threshold,
+    b t^(1−ε) or, ``by_length``, b ‖a‖^(1−ε); 0 at t = 0. All else is as in ``visit``."""
+    bias, sq_norm, extension = scalars[BIAS], scalars[SQ_NORM], scalars[EXTENSION]
+    t, updates = tallies[STEPS], tallies[UPDATES]
+    threshold = _threshold(t, sq_norm, b, epsilon, by_length)
+    for n in range(len(order)):
+        _fetch_ahead(rows, order, n, squares, delta2, counts, w)
+        i = np.uintp(order[n])
+        if signs[i] == 0:
+            continue
+        l = np.float64(signs[i])
+        y_a = l * (_dot(rows, i, w) + rho * bias) + delta2[i] * counts[i]
+        if not y_a <= threshold:
+            continue
+        if counts[i] == COUNT_MAX:
+            tallies[CLIPPED] += 1
+            continue
+        _plus(rows, i, l, w)
+        bias += l * rho
+        sq_norm = max(sq_norm + (2.0 * y_a + (squares[i] + rho * rho + delta2[i])), 0.0)
+        extension += delta2[i] * (2.0 * counts[i] + 1.0)
+        t += 1
+        counts[i] += 1
+        updates += 1
+        moved[i] = 1
+        threshold = _threshold(t, sq_norm, b, epsilon, by_length)
+    scalars[BIAS], scalars[SQ_NORM], scalars[EXTENSION] = bias, sq_norm, extension
     tallies[STEPS], tallies[UPDATES] = t, updates
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import absolute, as_path
@@ -213,16 +213,14 @@ def make_fields(settings: Any) -> None:
             object.__setattr__(settings, entry.name, value)
 
 
-def stage_of(word: str) -> float | Literal["ascent"]:
-    """Return a stage, ε or ascent; a SettingsError if it is none."""
-    if word == "ascent":
-        return "ascent"
+def stage_of(word: str) -> float:
+    """Return the ε of a stage; a SettingsError if it is none."""
     try:
         epsilon = float(digits(word))
     except ValueError:
         epsilon = math.nan
     if not 1e-9 <= epsilon < 2:  # smaller ones divide by 0
         raise SettingsError(
-            f"stage {word!r}: expected auto, or numbers with 0 < ε < 2 or ascent, as in 1,0.1."
+            f"stage {word!r}: expected auto, or the paper's stages, 0 < ε < 2, as in 1,0.1."
         )
     return epsilon

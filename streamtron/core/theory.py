@@ -12,7 +12,7 @@ fraction for ‖a‖. Nothing is checked here: settings are, and stages. The let
 ``epsilon``    ε, 0 < ε < 2 for steps, 0 < ε ≤ 1 for length
 ``gamma_d``    γ_d > 0, the maximum directional margin, or a bound on it; each function says which
 ``t``          number of updates, int ≥ 1; at convergence where a fraction is bounded
-``delta``      δ > 0, how far a promised fraction may stay below its limit
+``delta``      δ > 0: the fraction promised is (δ + 1 + ε)⁻¹
 ``length``     ‖a‖ > 0
 =============  ====================================================================================
 """
@@ -76,15 +76,6 @@ def direct_fraction_length(b: float, epsilon: float, t: int, length: float) -> f
     0.5625
     """
     return float(b * t / length ** (1.0 + epsilon))
-
-
-def promised_fraction_length(epsilon: float, delta: float) -> float:
-    """The fraction that ``b_length`` promises: (δ + 1 + ε)⁻¹ (Theorem 3).
-
-    >>> promised_fraction_length(1.0, 0.5)
-    0.4
-    """
-    return 1.0 / (delta + 1.0 + epsilon)
 
 
 def b_length(R: float, epsilon: float, delta: float, gamma_d: float) -> float:

@@ -126,9 +126,9 @@ class EditableRun(NamedTuple):
                     f"{store.path}: the run has not ended. End it with streamtron fit --resume, or "
                     "fit anew."
                 )
-            if recorded.faithful:
+            if recorded.paper:
                 raise SettingsError(
-                    f"{store.path}: a faithful run; the paper's procedure starts at 0 with all "
+                    f"{store.path}: a run of stages; the paper's procedure starts at 0 with all "
                     "rows. Fit anew with all shards."
                 )
             given = {name: value for name, value in changes.items() if value is not None}

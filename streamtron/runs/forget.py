@@ -69,7 +69,8 @@ def forget(
 
     Raises
     ------
-    SettingsError : a faithful run; ``key`` for text shards; options that exclude each other.
+    SettingsError : a run of the paper's stages; ``key`` for text shards; options that exclude each
+        other.
     DataError : no finished run; no row, or no row of a label, would remain; a remaining shard that
         changed.
     MachineError

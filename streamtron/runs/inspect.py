@@ -228,7 +228,7 @@ def _progress(store: Store) -> dict[str, Any] | None:
         "labels": len(saved.labels),
         "finished": bool(learners) and all(learner.finished is not None for learner in learners),
         "full_epochs": max((learner.progress.full_epochs for learner in learners), default=0),
-        "stage": max((learner.progress.stage.name for learner in learners), default=None),
+        "stage": max((learner.progress.reports[-1].name for learner in learners), default=None),
         "relative_duality_gap": max(gaps) if len(gaps) == len(learners) > 0 else None,
     }
 

@@ -19,6 +19,7 @@ from streamtron.core.text import label_meant, label_text, short
 from streamtron.core.threads import open_threads
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner, release_rows
+from streamtron.solver.paper import Margitron
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train import Checkpointer, Group, OnePart, train
 
@@ -108,7 +109,7 @@ class Training:
             with open_threads(self.machine.thread_count) as threads:
                 if resumed is None:
                     begin(group)
-                trainer = OnePart(
+                trainer = (Margitron if self.settings.paper else OnePart)(
                     self.data,
                     group,
                     self.settings,

@@ -13,7 +13,6 @@ from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, row_bytes
 from streamtron.core.text import format_size
 from streamtron.data import Dataset
 from streamtron.data.arrays import MemoryData
-from streamtron.solver import stages
 from streamtron.solver.duals import IN_MEMORY, PAGE
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.hessian import HEAD
@@ -103,7 +102,7 @@ def size_of(data: Dataset | MemoryData) -> DataSize:
 
 def fits_in_memory(settings: Settings, size: DataSize) -> bool:
     """Return whether the active set takes all rows, and training holds them."""
-    return stages.plan(settings)[-1].ascent and size.row_bytes <= settings.active_set_bytes
+    return not settings.paper and size.row_bytes <= settings.active_set_bytes
 
 
 def memory_needed(

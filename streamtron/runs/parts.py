@@ -94,7 +94,7 @@ def check_settings(settings: Settings) -> None:
     """Refuse settings with which only one part can train."""
     for refused, what, why in (
         (settings.faithful, "faithful", "visits all rows in the order of the files"),
-        (settings.stages is not None, "stage", "visits all rows one after the other"),
+        (bool(settings.paper), "stage", "visits all rows one after the other"),
     ):
         if refused:
             raise SettingsError(

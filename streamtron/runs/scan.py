@@ -62,7 +62,7 @@ class Scans:
         self.listen(
             ReadingDone(
                 self.reading,
-                learner.progress.stage.name,
+                learner.progress.reports[-1].name,
                 learner.progress.mode,
                 0,
                 mini_epochs,
@@ -101,7 +101,7 @@ class Scans:
 
     def _certificate(self, learner: Learner) -> Certificate:
         assert learner.frozen is not None
-        proof = learner.frozen.certificate(hard=learner.settings.hard)
+        proof = learner.frozen.certificate()
         if not proof.rows_scanned:
             raise DataError(
                 f"none of the {self.data.rows:,} rows has a weight above 0, and there is nothing "

@@ -47,7 +47,7 @@ def update(
 
     Raises
     ------
-    SettingsError (a faithful run), MachineError
+    SettingsError (a run of the paper's stages), MachineError
     DataError : no finished run; a shard that changed; a label or an index base not of the model.
 
     Examples

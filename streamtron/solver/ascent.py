@@ -122,16 +122,6 @@ def solve(
     return ascent.solution
 
 
-def visit_until_still(problem: Subproblem, mini_epochs: int) -> int:
-    """Mini-epochs over all rows held, until one makes no update; returns how many."""
-    for number in range(mini_epochs):
-        updates = problem.running.updates
-        problem.mini_epoch()
-        if problem.running.updates == updates:
-            return number + 1
-    return mini_epochs
-
-
 PAYS = 0.3
 """Another pass over a buffer pays as long as the dual that a visited nonzero gains is at least this
 part of what the first visits of fresh rows gain, for a nonzero visited or read."""

@@ -43,10 +43,10 @@ def _scan_holds(learner: Learner) -> bool:
     """Whether the last scan was of the best weights, and of the counts as they are now. If so it is
     prepared to be continued: it shares no array with the running weights."""
     frozen, running, known = learner.frozen, learner.running, learner.best.certificate
-    if frozen is None or known is None or not learner.progress.stage.ascent:
+    if frozen is None or known is None:
         return False
     scan_sums = frozen.scan_sums
-    proof = frozen.certificate(hard=learner.settings.hard)
+    proof = frozen.certificate()
     if (proof.primal, proof.scale) != (known.primal, known.scale):
         return False
     if scan_sums.steps != running.steps or not np.array_equal(scan_sums.fresh, running.w):
@@ -94,7 +94,7 @@ def add_rows(
     for learner, frozen in scans:
         learner.progress.begin_reading(1, learner.mode)
         certify(learner, frozen)
-        conclude(learner, frozen)
+        conclude(learner)
         tell_done(1, rows, learner, listen)
         _end_or_train(learner)
 

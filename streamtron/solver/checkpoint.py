@@ -26,7 +26,7 @@ from streamtron.solver.hessian import Expansion
 from streamtron.solver.learner import Learner, take_center
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime, Stage
+from streamtron.solver.stages import Regime
 from streamtron.solver.vectors import dense
 from streamtron.solver.weights import WeightState
 
@@ -40,7 +40,6 @@ _KNOWN = (
     Progress,
     ReadingBounds,
     ScanSums,
-    Stage,
     StageReport,
     WeightState,
 )

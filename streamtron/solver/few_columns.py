@@ -75,7 +75,7 @@ def worthwhile(learner: Learner, blocks: Sequence[Block]) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on rows of about as many
     nonzeros each."""
     settings = learner.settings
-    if learner.loss.zone or not learner.progress.ascends:
+    if learner.loss.zone:
         return False
     if settings.ratio and settings.parts:
         return False  # of a 1-norm a scan proves the dual point of the quadratic of all rows

@@ -67,7 +67,7 @@ class Learner:
         self.running = WeightState(columns)  # a = Σ c_k y_k
         self.counts = Counts()  # the integer dual variables c_k
         self.best = BestWeights(np.zeros(columns))
-        self.progress = Progress(stages.plan(settings))
+        self.progress = Progress()
         self.regime = Regime.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
@@ -77,7 +77,8 @@ class Learner:
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether a may differ from the sum that the counts make
         self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
-        begin_stage(self)
+        b = stages.choose_b(settings, *self.bounds)
+        self.progress.begin_stage(b, "ascent", settings, 0)
 
     @property
     def columns(self) -> int:
@@ -118,10 +119,8 @@ class Learner:
 
     @property
     def rule(self) -> Rule:
-        """The update rule of the current stage."""
-        stage, by_length = self.progress.stage, self.settings.variant == "length"
-        b, rho = self.progress.b, self.augmentation
-        return Rule(b, stage.epsilon, by_length, stage.ascent, rho, self.loss)
+        """How a visited row changes the running weights."""
+        return Rule(self.progress.b, self.augmentation, self.loss)
 
     @property
     def complete(self) -> bool:
@@ -143,30 +142,7 @@ class Learner:
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
         self.shuffles += 1
-        seed, random = self.settings.seed, not self.settings.faithful
-        return order.Turn(seed, self.progress.reading, self.shuffles, random)
-
-
-def begin_stage(learner: Learner) -> None:
-    """Fix b of the next stage from what is known; begin at a = 0, or ascent from the current a."""
-    progress, running = learner.progress, learner.running
-    upper = running.upper_bound
-    if learner.settings.faithful and progress.reports:
-        upper = progress.reports[-1].bounds["paper_upper_bound"]
-    progress.stage_number += 1
-    stage, (sq_radius, least) = progress.stage, learner.bounds
-    b = stages.choose_b(stage, learner.settings, sq_radius, upper, least)
-    if progress.b and not learner.loss.quadratic:
-        b = progress.b  # the counts are of this one
-    if running.steps:
-        progress.from_zero = not stage.ascent
-        if not stage.ascent:
-            restart(running)
-            learner.counts.clear()
-        elif learner.loss.quadratic:
-            factor = running.rescale(learner.counts.largest(), round(b * running.scale))
-            learner.counts.scale(factor)
-    progress.begin_stage(b, learner.settings, running.updates)
+        return order.Turn(self.settings.seed, self.progress.reading, self.shuffles)
 
 
 def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
@@ -175,9 +151,8 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     progress.finished = finished
     if finished:
         learner.outside = learner.best.marks = None
-    report, radius = progress.reports[-1], math.sqrt(learner.bounds.sq_radius)
-    zero = progress.from_zero
-    report.end(stop_reason, learner.running, learner.certificate, radius, from_zero=zero)
+    radius = math.sqrt(learner.bounds.sq_radius)
+    progress.reports[-1].end(stop_reason, learner.running.updates, learner.certificate, radius)
 
 
 def freeze(learner: Learner, w: Vector, bias: float, scale: float, threshold: float) -> Frozen:

@@ -72,26 +72,20 @@ def reading_order(
 
 def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:
     """Positions of a chunk's rows in the order of visits."""
-    if settings.faithful:
-        return file_order(len(chunk))
     return _permutation(len(chunk), settings.seed, reading, _ROWS, chunk.ranges[0][0])
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The number of a mini-epoch over rows in memory, of which its order is a function (``random``;
-    else rows are visited as they lie)."""
+    """The number of a mini-epoch over rows in memory, of which its order is a function."""
 
     seed: int
     reading: int
     mini_epoch: int
-    random: bool = True
 
     def all(self, rows: int) -> NDArray[np.int64]:
         """The positions of so many rows, in the order of visits: a permutation; of more than WINDOW
         rows one of runs of RUN rows, which is permuted again within windows."""
-        if not self.random:
-            return file_order(rows)
         key = self.seed, self.reading, _ACTIVE, self.mini_epoch
         if rows <= WINDOW:
             return _permutation(rows, *key)
@@ -110,14 +104,6 @@ class Turn:
     def drawn(self, weights: NDArray[np.float64]) -> NDArray[np.int64]:
         """Positions in the order in which they are drawn, one after another without replacement,
         each with a chance in proportion to its weight > 0 (Efraimidis and Spirakis, Information
-        Processing Letters 97, 2006: they rise by E/weight, E exponential); by falling weight where
-        the order is not random."""
-        if not self.random:
-            return np.argsort(-weights, kind="stable")
+        Processing Letters 97, 2006: they rise by E/weight, E exponential)."""
         generator = _generator(self.seed, self.reading, _DRAWN, self.mini_epoch)
         return np.argsort(generator.standard_exponential(len(weights)) / weights, kind="stable")
-
-
-def file_order(rows: int) -> NDArray[np.int64]:
-    """Rows as they come: the paper's order."""
-    return np.arange(rows, dtype=np.int64)

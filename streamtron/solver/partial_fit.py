@@ -22,7 +22,7 @@ from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import ASCENT, ROUNDING_GAP
+from streamtron.solver.stages import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem
 from streamtron.solver.weights import Rule, WeightState
 from streamtron.solver.working_set import hold_all
@@ -101,7 +101,7 @@ class EarlierData:
         running.settle_scanned(self.scan_sums)
         running.w = running.w.copy()
         b = self.scan_sums.b
-        rule = Rule(b, ASCENT.epsilon, by_length=False, ascent=True, rho=rho, loss=learner.loss)
+        rule = Rule(b, rho, learner.loss)
 
         def next_turn() -> Turn:
             return Turn(settings.seed, self.calls, next(turns))

@@ -12,18 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, theory
+from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.config import Settings
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
-from streamtron.solver.stages import Stage
-from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]
-
-CONVERGED = "a full reading found no row to update"
-"""Why a stage ends that converges."""
 
 PHASES = ("waiting", "scanning", "solving")
 """What the seconds of training are spent on: rows that are not there yet; scans; visits and
@@ -40,10 +35,8 @@ PAPER = ("paper_upper_bound", "f_est", "direct_fraction")
 class StageReport:
     """One stage's figures; ``None`` where a figure does not apply.
 
-    ``bounds`` are those of the paper, for a stage that began at a = 0 and converged:
-    ``paper_upper_bound`` is its worst-case bound on γ_d after the run (Remark 1 for steps and
-    ε = 1, Theorem 2 else), ``f_est`` its estimate of γ'_d/γ_d, ``direct_fraction`` the sharper
-    b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖².
+    ``bounds`` are those of the paper, where its procedure has trained: ``paper_upper_bound``,
+    ``f_est`` and ``direct_fraction``.
     """
 
     epsilon: float | str
@@ -72,40 +65,16 @@ class StageReport:
         self._began = time.perf_counter() - self.seconds
 
     def end(
-        self,
-        stop_reason: str,
-        running: WeightState,
-        certificate: Certificate | None,
-        radius: float,
-        *,
-        from_zero: bool,
+        self, stop_reason: str, updates: int, certificate: Certificate | None, radius: float
     ) -> None:
-        """Close the report; ``from_zero`` : whether the stage began at a = 0."""
-        self.stop_reason, self.updates = stop_reason, running.updates - self._updates_before
+        """Close the report after so many updates in all; ``radius`` : R."""
+        self.stop_reason, self.updates = stop_reason, updates - self._updates_before
         self.seconds = time.perf_counter() - self._began
         epsilon = self.epsilon if isinstance(self.epsilon, float) else 1.0
         self.b_relative = self.b / radius ** (1.0 + epsilon if self.variant == "length" else 2)
         if certificate is not None:
             self.directional_margin = certificate.directional_margin
             self.upper_bound = certificate.upper_bound
-        bounded = stop_reason == CONVERGED and from_zero and self.epsilon != "ascent"
-        if bounded and running.steps and (self.directional_margin or 0.0) > 0.0:
-            self._bound(radius, epsilon, running.steps, math.sqrt(running.sq_norm))
-
-    def _bound(self, R: float, epsilon: float, t_c: int, length: float) -> None:
-        """Set the bounds of the paper, of t_c updates after which ‖a‖ is ``length``."""
-        b, margin, by_length = self.b, self.directional_margin or 0.0, self.variant == "length"
-        fraction = theory.direct_fraction_length if by_length else theory.direct_fraction_steps
-        self.bounds["direct_fraction"] = fraction(b, epsilon, t_c, length)
-        if by_length and epsilon > 1.0:
-            return
-        longest = theory.length_bound_steps(R, b, epsilon, t_c)
-        self.bounds["paper_upper_bound"] = longest / t_c
-        if by_length:
-            longest = theory.length_bound_length(R, b, epsilon, margin, t_c)
-            if epsilon < 1.0:
-                self.bounds["paper_upper_bound"] = longest / t_c
-        self.bounds["f_est"] = fraction(b, epsilon, t_c, longest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the report file has them."""
@@ -143,15 +112,10 @@ class ReadingBounds:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a learner is in its plan of stages, and what it has done so far."""
+    """What a learner has done so far."""
 
-    plan: tuple[Stage, ...]
-    stage_number: int = -1
-    """the stage's place in the plan"""
     b: float = 0.0
-    """the stage's threshold: the resolution of the integer dual variables"""
-    from_zero: bool = True
-    """whether the stage began at a = 0, as the bounds of the paper assume"""
+    """the resolution of the integer dual variables; of the paper's procedure the threshold's b"""
     reports: list[StageReport] = field(default_factory=list)
     finished: str | None = None
     """why the run has ended; None while it goes on"""
@@ -186,21 +150,6 @@ class Progress:
     """stages that have ended, updates and mini-epochs, when ``done_since`` was last asked"""
     _began: float = field(default_factory=time.perf_counter)
 
-    @property
-    def stage(self) -> Stage:
-        """The current stage."""
-        return self.plan[self.stage_number]
-
-    @property
-    def ascends(self) -> bool:
-        """Whether all stages are dual coordinate ascent."""
-        return all(stage.ascent for stage in self.plan)
-
-    @property
-    def last_stage(self) -> bool:
-        """Whether no stage follows."""
-        return self.stage_number + 1 == len(self.plan)
-
     def read_clock(self) -> float:
         """Update ``seconds`` and return them."""
         self.seconds = time.perf_counter() - self._began
@@ -232,10 +181,9 @@ class Progress:
         """End the run for a reason; None = it goes on."""
         self.finished = reason
 
-    def begin_stage(self, b: float, settings: Settings, updates: int) -> None:
-        """Begin the stage at ``stage_number`` with this b, after so many updates."""
+    def begin_stage(self, b: float, name: float | str, settings: Settings, updates: int) -> None:
+        """Begin a stage with this b, after so many updates; ``name`` : ascent, or the paper's ε."""
         self.b, self.gained = b, [0.0, 0.0]
-        name = "ascent" if self.stage.ascent else self.stage.epsilon
         self.reports.append(StageReport(name, settings.variant, b, _updates_before=updates))
 
     def begin_reading(self, number: int, mode: str) -> None:
@@ -298,11 +246,11 @@ class Progress:
 
     def begin_again(self, settings: Settings, updates: int) -> None:
         """Forget what was done before the rows changed, and why the run had ended."""
-        self.finished, self.primal, self.from_zero = None, math.inf, False
+        self.finished, self.primal = None, math.inf
         self.full_epochs = self.readings = self.mini_epochs = self.visited = 0
         self.phases = dict.fromkeys(PHASES, 0.0)
         self.reports, self.history, self.told = [], [], [0, updates, 0]
-        self.begin_stage(self.b, settings, updates)
+        self.begin_stage(self.b, "ascent", settings, updates)
         self.restart_clock(0.0)
 
 

@@ -13,14 +13,13 @@ from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns, order, proximal
-from streamtron.solver.ascent import solve, visit_until_still, visit_while_it_pays
+from streamtron.solver.ascent import solve, visit_while_it_pays
 from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
     choose_mode,
     freeze,
-    leave_scan,
     loosen_bias,
     start_reading,
     take_solution,
@@ -50,11 +49,9 @@ def begin_reading(learner: Learner, reading: int, scale: float | None = None) ->
     if learner.regime == Regime.BLOCKS:
         loosen_bias(learner)
     beside = learner.regime == Regime.BLOCKS and learner.mode == "train"
-    beside = beside and learner.progress.stage.ascent
-    scans = learner.mode == "scan" or beside
     frozen = None
-    if scans or reading > 0:  # which certifies a reading in which no row is updated
-        frozen = _freeze_best(learner, scale if scans else None, beside_training=beside)
+    if beside or learner.mode == "scan":
+        frozen = _freeze_best(learner, scale, beside_training=beside)
     start_reading(learner, reading, frozen)
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.begin(learner)
@@ -74,7 +71,7 @@ def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool
         candidate *= b
         candidate[best.zeros] = 0.0
         w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
-    frozen = freeze(learner, w, bias, scale, learner.rule.threshold(running))
+    frozen = freeze(learner, w, bias, scale, b)
     frozen.beside_training = beside_training
     return frozen
 
@@ -120,8 +117,8 @@ def take_chunk(
     if frozen is not None:
         counts = counts_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
-        if learner.mode == "scan" or not (frozen.beside_training or frozen.has_violators):
-            if learner.complete or learner.settings.faithful:
+        if learner.mode == "scan":
+            if learner.complete:
                 return iter(())
             if learner.regime == Regime.FEW_COLUMNS:
                 few_columns.take_rows(learner, chunk.rows, targets)
@@ -129,8 +126,6 @@ def take_chunk(
             if len(learner.keepers):
                 marks[_positions(learner.keepers, chunk)] = 1
             return keep(learner, chunk.rows, np.flatnonzero(marks), targets)
-        if not frozen.beside_training:
-            leave_scan(learner)
     assert positions is not None
     return visit_rows(learner, chunk, positions, targets)
 
@@ -148,9 +143,8 @@ def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
 def visit_rows(
     learner: Learner, chunk: Chunk, positions: NDArray[np.int64], targets: Targets
 ) -> Iterator[None]:
-    """Update the running weights and the counts, row after row: one step of coordinate ascent each
-    (before the ascent stage: c_k += 1 where y_k·a is at most the threshold). Yields where memory is
-    full; see ``take_chunk``."""
+    """Update the running weights and the counts by a step of coordinate ascent a row. Yields where
+    memory is full; see ``take_chunk``."""
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.take_rows(learner, chunk.rows, targets)
         return
@@ -166,8 +160,7 @@ def visit_rows(
     gain = learner.running.objective_at(b) - objective
     learner.progress.count_first_visits(gain, chunk.nonzeros)
     learner.counts.put_ranges(chunk.ranges, counts)
-    marks = moved != 0 if learner.settings.faithful else (moved != 0) | (counts != 0)
-    yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
+    yield from keep(learner, chunk.rows, np.flatnonzero((moved != 0) | (counts != 0)), targets)
 
 
 def finish_reading(learner: Learner) -> Solve:
@@ -175,7 +168,7 @@ def finish_reading(learner: Learner) -> Solve:
     learner.progress.end_reading(full_epoch=learner.mode == "train" and not learner.complete)
     if learner.frozen is not None:
         certify(learner, learner.frozen)
-        conclude(learner, learner.frozen)
+        conclude(learner)
     proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
         with learner.progress.phase("solving"):
@@ -191,7 +184,7 @@ def continue_training(learner: Learner) -> Solve:
     if learner.mode == "scan" or learner.complete:
         learner.progress.count_full_epoch()
     few_columns.leave_if_stalled(learner)
-    blocks = learner.settings.faithful or learner.regime == Regime.BLOCKS
+    blocks = learner.regime == Regime.BLOCKS
     trains = blocks and not (learner.frozen is not None and promises_tolerance(learner))
     choose_mode(learner, "train" if trains else "scan")
     yield from solve_in_memory(learner)
@@ -199,7 +192,7 @@ def continue_training(learner: Learner) -> Solve:
 
 
 def solve_in_memory(learner: Learner) -> Solve:
-    """Solve the rows in memory; before the ascent stage visit them for N_ep mini-epochs at most."""
+    """Solve the rows in memory."""
     active, settings, regime = learner.active, learner.settings, learner.regime
     parts = learner.elsewhere is not None
     if regime == Regime.FEW_COLUMNS:
@@ -217,11 +210,6 @@ def solve_in_memory(learner: Learner) -> Solve:
     known = learner.best if learner.certificate and not blocks else None
     counts = learner.counts.take(active.numbers)
     problem = _problem(learner, counts, whole=not blocks)
-    if not learner.progress.stage.ascent:
-        spent = visit_until_still(problem, mini_epochs)
-        learner.counts.put(active.numbers, counts)
-        learner.progress.count_work(mini_epochs=spent)
-        return
     if settings.ratio:
         solution = proximal.solve_held(learner, problem, known)
     else:
@@ -253,9 +241,7 @@ def _visits_buffers(learner: Learner) -> bool:
     solve theirs together."""
     settings = learner.settings
     large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
-    if settings.parts is not None or settings.ratio or large:
-        return False
-    return learner.progress.stage.ascent
+    return settings.parts is None and not settings.ratio and not large
 
 
 def _visit_buffer(learner: Learner) -> bool:

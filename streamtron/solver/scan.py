@@ -58,11 +58,6 @@ class Frozen:
         self.beside_training = False  # whether the same reading updates the running weights
         self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
 
-    @property
-    def has_violators(self) -> bool:
-        """Whether some row so far is at most at the threshold."""
-        return self.scan_sums.violators > 0
-
     def scan(
         self,
         rows: Rows,
@@ -111,9 +106,9 @@ class Frozen:
             kernels.gram_diagonal(rows, costs(targets.signs, targets.delta2), 0.0, squares)
         return marked
 
-    def certificate(self, *, hard: bool) -> Certificate:
+    def certificate(self) -> Certificate:
         """The certificate of a complete reading, see ``certificate_of``."""
-        return certificate_of(self.scan_sums, self.w, self.bias, hard=hard)
+        return certificate_of(self.scan_sums, self.w, self.bias)
 
 
 def length_of(w: NDArray[np.float64], bias: float) -> float:

@@ -1,20 +1,15 @@
-"""Plans: which ε, which b, and when a stage is done; and what memory holds meanwhile."""
+"""The resolution b of the integer dual variables, and what memory holds."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 
-from streamtron.core import theory
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
 
-FIRST_B = 5.0
-"""b/R² of the first stage at ε = 1, as in the paper: see ``choose_b``."""
-
 ASCENT_B = 500.0
-"""b/R² of the ascent stage, the resolution of the integer grid: 5 stalls between gaps of 10⁻² and
+"""b/R² of training, the resolution of the integer grid: 5 stalls between gaps of 10⁻² and
 10⁻³, from 50 on 10⁻³ is reached (``benchmarks/certified.py``); more leaves less room to 2³¹."""
 
 LARGEST_COUNT = float(1 << 29)
@@ -32,10 +27,6 @@ LARGEST_B = 1e50
 
 COARSE = float(1 << 16)
 """Where the largest count is below this, rounding counts may be seen in the gap."""
-
-ACCURACY = 0.05
-"""δ where the upper bound is ‖a‖/t, which is tight: the stage promises γ'_d ≥ γ_d/(1 + ε + δ)."""
-
 
 ROUNDING_GAP = 1e-12
 """A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
@@ -62,82 +53,14 @@ class Regime(StrEnum):
         return self == Regime.BLOCKS or (self == Regime.WORKING_SET and not loss.sparse)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One ε, 0 < ε < 2, until it is done."""
-
-    epsilon: float
-    ascent: bool = False
-    """whether counts may fall: dual coordinate ascent (ε = 1 only)"""
-    b_relative: float | None = None
-    """b/R^(1+ε) or b/R² as given by hand; None = chosen when the stage begins"""
-
-    @property
-    def name(self) -> str:
-        """``"1"``, ``"0.1"`` … or ``"ascent"``."""
-        return "ascent" if self.ascent else f"{self.epsilon:g}"
-
-
-ASCENT = Stage(1.0, ascent=True)
-"""The only stage, unless others are named."""
-
-
-def plan(settings: Settings) -> tuple[Stage, ...]:
-    """Return the stages of a run, in order: dual coordinate ascent, which goes to the optimum
-    itself; or those that are named, or the paper's two, each to convergence.
-
-    >>> [stage.name for stage in plan(Settings())]
-    ['ascent']
-    >>> [stage.name for stage in plan(Settings(faithful=True))]
-    ['1', '0.1']
-    """
-    names = settings.stages or ((1.0, 0.1) if settings.faithful or settings.b else ())
-    return tuple(
-        Stage(1.0, True, b) if name == "ascent" else Stage(float(name), False, b)
-        for name, b in zip(names, settings.b or (None,) * len(names), strict=True)
-    ) or (ASCENT,)
-
-
-def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
-    """What b is relative to: R^(1+ε) for the length variant, R² for steps. R² itself where that is
-    meant: the square of √R² may be less, and a row at the threshold b would not be a mistake."""
-    if epsilon == 1.0 or settings.variant == "steps":
-        return sq_radius
-    return float(math.sqrt(sq_radius) ** (1.0 + epsilon))
-
-
-def choose_b(
-    stage: Stage,
-    settings: Settings,
-    sq_radius: float,
-    upper_bound: float | None,
-    least_delta2: float = math.inf,
-) -> float:
-    """b of a stage that begins, in absolute terms.
-
-    Given by hand, or: 5 R² at ε = 1 (500 R² for ascent); for other ε ≤ 1 from (bl) or (bt)
-    at the tightest upper bound known on γ_d (R if there is none), with the paper's δ where the
-    procedure is the paper's; 5 times b's scale for ε > 1, where the paper has no rule.
-    ``least_delta2`` : the least Δ_k² above 0. Counts come to b slack_k / Δ_k², which must stay
-    below 2³¹: where norms differ by orders of magnitude, 500 R² would be too much.
-    """
-    epsilon, radius = stage.epsilon, math.sqrt(sq_radius)
-    scale = b_scale(epsilon, settings, sq_radius)
-    if stage.b_relative is not None:
-        return stage.b_relative * scale
+def choose_b(settings: Settings, sq_radius: float, least_delta2: float) -> float:
+    """Return b in absolute terms: 500 R². ``least_delta2`` : the least Δ_k². Counts come to
+    b slack_k / Δ_k², which must stay below 2³¹: where norms differ by orders of magnitude, 500 R²
+    would be too much."""
     if settings.loss != SQUARED_HINGE.name:
         return resolution_of_c(least_delta2)
-    if stage.ascent:
-        finest = COUNT_OF_ONE * least_delta2
-        return finest if settings.ratio else min(ASCENT_B * sq_radius, finest)
-    if epsilon >= 1.0:
-        return FIRST_B * scale
-    gamma_up = min(upper_bound, radius) if upper_bound is not None else radius
-    if settings.variant == "steps":
-        # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
-        relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
-        return float(sq_radius * relative * ACCURACY**-epsilon)
-    return theory.b_length(radius, epsilon, 1.0 if settings.faithful else ACCURACY, gamma_up)
+    finest = COUNT_OF_ONE * least_delta2
+    return finest if settings.ratio else min(ASCENT_B * sq_radius, finest)
 
 
 def resolution_of_c(least_delta2: float) -> float:

@@ -1,12 +1,11 @@
-"""What a scan proves, when a stage or a run ends, and to which gap rows in memory are solved."""
+"""What a scan proves, when a run ends, and to which gap rows in memory are solved."""
 
 from __future__ import annotations
 
 import math
 
 from streamtron.core.config import epoch_limit
-from streamtron.solver.learner import Learner, begin_stage, choose_mode, end_stage, take_scan
-from streamtron.solver.progress import CONVERGED
+from streamtron.solver.learner import Learner, choose_mode, end_stage, take_scan
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Regime
 
@@ -25,31 +24,18 @@ STALLED = (1e-6, 0.9)
 otherwise it leaves about a quarter (``benchmarks/certified.py --active-set 10%``)."""
 
 
-def conclude(learner: Learner, frozen: Frozen) -> None:
-    """End the run or the stage if the certificate just made allows it."""
-    progress, settings, best = learner.progress, learner.settings, learner.best
+def conclude(learner: Learner) -> None:
+    """End the run if the certificate just made allows it."""
+    settings, best = learner.settings, learner.best
     assert best.certificate is not None
     gap = best.certificate.relative_duality_gap
     small, falling = STALLED
     if settings.tolerance > 0.0 and gap <= settings.tolerance:
         end_stage(learner, "certified", "the certificate meets the tolerance")
-    elif not progress.stage.ascent:
-        # a stage that begins at the epoch limit would end the run with counts of 0
-        spent = progress.full_epochs >= epoch_limit(settings)
-        if not frozen.has_violators and (progress.last_stage or not spent):
-            _next_stage(learner, CONVERGED)
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
     elif _fits_but_for_rounding(learner):
         end_stage(learner, "converged", "the loss that is left is rounding")
-
-
-def _next_stage(learner: Learner, stop_reason: str) -> None:
-    """End the current stage and begin the next one; after the last one the run has converged."""
-    last = learner.progress.last_stage
-    end_stage(learner, "converged" if last else None, stop_reason)
-    if not last:
-        begin_stage(learner)
 
 
 PROMISED = 0.5
@@ -116,7 +102,7 @@ def worthwhile_gap(learner: Learner) -> float:
 
 def certify(learner: Learner, frozen: Frozen) -> None:
     """Certify a complete scan; keep the weights of the least primal."""
-    proof = frozen.certificate(hard=learner.settings.hard)
+    proof = frozen.certificate()
     learner.best.take(frozen.w, frozen.bias, proof)
     if learner.settings.ratio:
         learner.best.take_zeros(frozen.scan_sums)

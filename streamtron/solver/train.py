@@ -5,9 +5,9 @@
 
 with y_k = l_k (x_k, ρ). Dual coordinate ascent for the L2-regularised squared-hinge SVM (Hsieh et
 al., ICML 2008) on an integer grid α = c/b, with a working set and block minimisation (Yu et al.,
-KDD 2010; Chang and Roth, KDD 2011) and a Newton finish; at ε = 1, without negative steps, it is the
-Margitron. P ≥ D for any w and any c ≥ 0: one scan of the data at fixed weights, which also sums
-w = Σ c_k y_k afresh, proves how far from the optimum they are.
+KDD 2010; Chang and Roth, KDD 2011) and a Newton finish. P ≥ D for any w and any c ≥ 0: one scan of
+the data at fixed weights, which also sums w = Σ c_k y_k afresh, proves how far from the optimum
+they are.
 
 The rows are here (``OnePart``) or in many parts, in other processes (``many_parts``). Where memory
 holds all of them they are solved first, and each reading scans them. What a learner does with a
@@ -57,10 +57,10 @@ def train(trainer: Trainer, resumed: Resumed | None = None) -> None:
         reading, learners = trainer.reading, trainer.unfinished
         trainer.tell_begin(reading, learners)
         for learner in learners:
-            begin_reading(learner, reading)
+            trainer.begin_reading(learner, reading)
         rows = trainer.read(reading, learners)
         trainer.listen(SolveStarted(reading, rows))
-        trainer.solve(learners, finish_reading)
+        trainer.solve(learners, trainer.finish_reading)
         trainer.end_reading(learners)
         for learner in learners:
             tell_done(reading, rows, learner, trainer.listen)
@@ -121,6 +121,14 @@ class Trainer(ABC):
     @abstractmethod
     def solve(self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]) -> None:
         """Run a solve of every learner."""
+
+    def begin_reading(self, learner: Learner, reading: int) -> None:
+        """Prepare a learner for a reading."""
+        begin_reading(learner, reading)
+
+    def finish_reading(self, learner: Learner) -> Solve:
+        """Certify what a learner has scanned, and solve its rows in memory."""
+        yield from finish_reading(learner)
 
     def end_reading(self, learners: Sequence[Learner]) -> None:
         """End a reading, whose solves are done."""
@@ -187,11 +195,9 @@ class OnePart(Trainer):
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Have learners hold all rows, if memory has them; else choose what it is to hold."""
-        held = self._data.held is not None
-        holding = [learner for learner in learners if held and learner.progress.ascends]
-        hold_all(holding, self._data)
-        for learner in learners:
-            if learner not in holding and (learner.complete or not learner.progress.readings):
+        hold_all(learners if self._data.held is not None else [], self._data)
+        for learner in learners if self._data.held is None else ():
+            if learner.complete or not learner.progress.readings:
                 choose_regime(learner, self._data.blocks)
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
@@ -206,17 +212,17 @@ class OnePart(Trainer):
                     chunk = next(chunks, None)
                 if chunk is None:
                     return rows
-                takes = show_chunk(chunk, takers)
-                self._threads.work(solve_blocks, takes)
+                self._take(chunk, takers)
                 rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
                 self.listen(ChunkDone(reading, rows, nonzeros))
                 obey_stop()
-                del chunk, takes  # kept while the next is awaited, it would be one more in memory
+                del chunk  # kept while the next is awaited, it would be one more in memory
+
+    def _take(self, chunk: Chunk, learners: Sequence[Learner]) -> None:
+        self._threads.work(solve_blocks, show_chunk(chunk, learners))
 
     def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
-        mixed = not any(
-            learner.complete or not learner.progress.stage.ascent for learner in learners
-        )
+        mixed = not any(learner.complete for learner in learners)
         yield from self._data.chunks(
             order.reading_order(self.settings, reading, self._data, mixed=mixed)
         )

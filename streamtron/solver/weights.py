@@ -22,26 +22,15 @@ LARGEST_SCALED = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a visited row changes a: by a step of dual coordinate ascent at the resolution b
-    (``ascent``), or by y_k if y_k·a ≤ b t^(1−ε), or b ‖a‖^(1−ε) (``by_length``)."""
+    """How a visited row changes a: by a step of dual coordinate ascent at the resolution b."""
 
     b: float
-    epsilon: float
-    by_length: bool
-    ascent: bool
     rho: float
     loss: Loss = SQUARED_HINGE
 
     def scale(self, running: WeightState) -> float:
         """Return the scale of the running weights: t/‖a‖², or 1/b if the loss is not quadratic."""
         return running.scale if self.loss.quadratic else 1.0 / (self.b or 1.0)
-
-    def threshold(self, running: WeightState) -> float:
-        """Return the threshold on y_k·a: b t^(1−ε) or b ‖a‖^(1−ε); 0 before the first update."""
-        if not (running.steps or self.ascent):
-            return 0.0
-        size = math.sqrt(running.sq_norm) if self.by_length else running.steps
-        return float(self.b * size ** (1.0 - self.epsilon))
 
 
 class DualPoint(NamedTuple):
@@ -196,9 +185,6 @@ def visit(
             targets.delta2,
             rule.rho,
             rule.b,
-            rule.epsilon,
-            rule.by_length,
-            rule.ascent,
             rule.loss.sharp,
             scale,
             targets.t,

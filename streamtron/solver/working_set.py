@@ -75,14 +75,11 @@ def keep(
         if not len(chosen):
             return
         settings = learner.settings
-        if settings.faithful or (settings.ratio and settings.parts):
-            kept = "--faithful keeps every misclassified row. Give"
-            if settings.ratio:
-                kept = f"parts keep every row that matters with the penalty {settings.penalty}. "
-                kept += "Give --parts 1, more workers, or"
+        if settings.ratio and settings.parts:
             raise SettingsError(
-                f"the active set is over its budget of {format_size(active.budget)}, and {kept} "
-                "a larger --active-set."
+                f"the active set is over its budget of {format_size(active.budget)}, and parts "
+                f"keep every row that matters with the penalty {settings.penalty}. Give --parts 1, "
+                "more workers, or a larger --active-set."
             )
         enter(learner, Regime.BLOCKS)
         if learner.mode == "scan" or not len(active):

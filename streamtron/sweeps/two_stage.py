@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.solver.stages import Stage, b_scale, choose_b, plan
+from streamtron.solver.paper import b_scale, choose_b
 from streamtron.sweeps.trial import Trial
 
 BRIEF = 2
 """Full epochs of the first stage of auto, at most: one, and one whose scan finds the bracket."""
 
-STAGES = "1,ascent"
+STAGES = "1", "ascent"
 """The stages of auto: ε = 1, which brackets γ_d, and dual ascent."""
 
 DIGITS = 6
@@ -33,7 +33,7 @@ def number_of_stages(settings: Settings, candidates: Sequence[Settings], metric:
     bounds say nothing of the metric, by a SettingsError."""
     losses = [candidate.loss for candidate in candidates if candidate.loss != Settings().loss]
     penalties = [candidate.penalty for candidate in candidates if candidate.ratio]
-    stages = min(len(plan(_staged(candidate))) for candidate in candidates)
+    stages = min(len(_stages(candidate)) for candidate in candidates)
     reason = None
     if losses:
         reason = f"is for the squared hinge, and the loss is {losses[0]}"
@@ -59,36 +59,38 @@ def stage_settings(number: int, candidate: Settings, earlier: Trial | None) -> S
     >>> [(settings.stage, settings.max_epochs) for settings in stages]
     [('1', 100), ('1', 2)]
     """
-    stage, most = plan(_staged(candidate))[number], candidate.max_epochs
-    brief = number == 0 and candidate.stages is None
-    b = stage.b_relative
-    if b is None and stage.epsilon < 1.0 and earlier and earlier.radius:
+    stage, most = _stages(candidate)[number], candidate.max_epochs
+    brief = number == 0 and not candidate.paper
+    b = None if candidate.b is None else candidate.b[number]
+    if candidate.paper and b is None and float(stage) < 1.0 and earlier and earlier.radius:
         upper_bound = earlier.certificate["upper_bound"]
-        b = bracketed_b(stage, candidate, earlier.radius, upper_bound)
+        b = bracketed_b(float(stage), candidate, earlier.radius, upper_bound)
     return candidate.but(
-        stage="ascent" if stage.ascent else repr(stage.epsilon).removesuffix(".0"),
+        stage=stage,
         b=None if b is None else (b,),
         max_epochs=min(most, BRIEF) if brief else most,
     )
 
 
-def _staged(candidate: Settings) -> Settings:
-    """Return a candidate with the stages that auto has in a two-stage sweep."""
-    paper = candidate.loss == Settings().loss and not candidate.ratio
-    return candidate.but(stage=STAGES) if candidate.stages is None and paper else candidate
+def _stages(candidate: Settings) -> tuple[str, ...]:
+    """Return the stages of a candidate, in order."""
+    if candidate.paper:
+        return tuple(repr(epsilon).removesuffix(".0") for epsilon in candidate.paper)
+    squared_hinge = candidate.loss == Settings().loss and not candidate.ratio
+    return STAGES if candidate.stage == "auto" and squared_hinge else STAGES[1:]
 
 
 def bracketed_b(
-    stage: Stage, settings: Settings, radius: float, upper_bound: float | None
+    epsilon: float, settings: Settings, radius: float, upper_bound: float | None
 ) -> float:
     """Return b/R^(1+ε) (b/R² for steps) of a stage at ε < 1 from R and a proven upper bound, to
     ``DIGITS`` digits; see ``choose_b``.
 
-    >>> bracketed_b(Stage(0.1), Settings(), 1.0, 0.01)
+    >>> bracketed_b(0.1, Settings(), 1.0, 0.01)
     0.0234977
     """
-    b = choose_b(stage, settings, radius**2, upper_bound)
-    return float(f"{b / b_scale(stage.epsilon, settings, radius**2):.{DIGITS}g}")
+    b = choose_b(epsilon, settings, radius**2, upper_bound)
+    return float(f"{b / b_scale(epsilon, settings, radius**2):.{DIGITS}g}")
 
 
 def pruned(trials: Sequence[Trial]) -> list[Trial]:

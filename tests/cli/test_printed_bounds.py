@@ -27,7 +27,7 @@ NUMBER = re.compile(r"%$|[.0-9}][efg]$|^[efg]$", re.I)
 
 NO_CLAIMS = {
     "estimate",  # marked by ~
-    "b / b_scale(stage.epsilon, settings, radius ** 2)",  # a setting
+    "b / b_scale(epsilon, settings, radius ** 2)",  # a setting
     "100 * abs(self.share)",
     "slack",
 }

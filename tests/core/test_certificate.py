@@ -108,7 +108,7 @@ def test_the_directional_margin_is_rounded_down(w, least, negative):
     assume(any(abs(value) > 1e-3 for value in w))
     scan_sums = ScanSums(1.0, 3)
     scan_sums.sums[kernels.LEAST] = -least if negative else least
-    bound = certificate_of(scan_sums, np.array(w), 0.0, hard=True).directional_margin
+    bound = certificate_of(scan_sums, np.array(w), 0.0).directional_margin
     square = Fraction(bound) ** 2 * sum(Fraction(value) ** 2 for value in w)
     assert square >= Fraction(least) ** 2 if negative else square <= Fraction(least) ** 2
 
@@ -168,7 +168,7 @@ def test_weights_of_0_have_no_directional_margin_where_the_best_may_be_negative(
     targets = Targets(np.arange(2), np.array([1, -1], np.int8), np.zeros(2), np.ones(2))
     scan = Frozen(np.zeros(1), 0.0, 1.0, 0.0)
     scan.scan(rows, targets, np.zeros(2, np.int32), 0.0)
-    found = scan.certificate(hard=True)
+    found = scan.certificate()
     assert found.directional_margin == found.primal_margin == -np.inf
     plain = found.to_dict()
     assert plain["directional_margin"] is plain["primal_margin"] is None

@@ -238,7 +238,7 @@ def said(drawn: Drawn, cost: Fractions, seed: int) -> tuple[list[str], float, fl
     does not hold; and how far each of them is from the exact one."""
     try:
         sums = sums_of(drawn, seed)
-        proof = certificate_of(sums, drawn.w, drawn.bias, hard=False)
+        proof = certificate_of(sums, drawn.w, drawn.bias)
     except InternalError:
         return ["a lower bound above the upper one"], 0.0, 0.0
     v, margins, a = exact_sums(drawn, proof.scale)

@@ -57,7 +57,7 @@ class Rows(NamedTuple):
         rows = make_rows(np.arange(0, 2 * n + 1, 2), np.tile([0, 1], n), self.X.ravel())
         targets = Targets(np.arange(n), signs.astype(np.int8), prices, squares, t)
         frozen.scan(rows, targets, counts, rho)
-        return frozen.certificate(hard=False).dual
+        return frozen.certificate().dual
 
     def balanced(self, counts: NDArray[np.int32]) -> float:
         """D of these α, those of one sign of α l less by one part until their sum is 0."""

@@ -66,7 +66,7 @@ def test_of_inseparable_rows_no_margin_is_proven():
     assert learner.certificate.directional_margin <= 0.0 <= learner.certificate.upper_bound
 
 
-@pytest.mark.parametrize("stage", ["auto", "ascent", "1,ascent"])
+@pytest.mark.parametrize("stage", ["auto", "ascent"])
 def test_a_hard_margin_is_refused_outside_the_procedure_of_the_paper(stage):
     with pytest.raises(SettingsError, match="delta 0, the hard margin, is for the paper's"):
         Settings(delta=0, stage=stage)

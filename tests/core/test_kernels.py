@@ -72,7 +72,8 @@ def equals_plain_visits(
         if case.signs[k] == 0:
             continue
         z, before, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
-        lost += price * plain(loss, case.scale * z - numbers[k] if numbers else case.scale * z)[0]
+        scaled = case.scale * z - numbers[k] if numbers else case.scale * z
+        lost += ascent * price * plain(loss, scaled)[0]
         if numbers:
             q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
             pull = before / case.b * q - (z / case.b - numbers[k])
@@ -90,9 +91,7 @@ def equals_plain_visits(
     assert set(np.flatnonzero(state.erred)) == set(moved)
 
 
-def run_visit(
-    case: Case, state: State, *, ascent: bool = False, phi: kernels.Phi = PHI, t: Any = NONE
-) -> None:
+def run_visit(case: Case, state: State, *, phi: kernels.Phi = PHI, t: Any = NONE) -> None:
     rows, signs = csr(case.rows), frozen(case.signs, np.int8)
     kernels.visit(
         rows,
@@ -101,12 +100,25 @@ def run_visit(
         frozen(case.delta2, np.float64),
         case.rho,
         case.b,
-        case.epsilon,
-        case.by_length,
-        ascent,
         phi,
         case.scale,
         t,
+        squares_of(*rows),
+        *state.arrays,
+    )
+
+
+def run_add_mistakes(case: Case, state: State) -> None:
+    rows = csr(case.rows)
+    kernels.add_mistakes(
+        rows,
+        frozen(case.order, np.int64),
+        frozen(case.signs, np.int8),
+        frozen(case.delta2, np.float64),
+        case.rho,
+        case.b,
+        case.epsilon,
+        case.by_length,
         squares_of(*rows),
         *state.arrays,
     )
@@ -144,7 +156,7 @@ def visit_alone(case: Case, *, ascent: bool) -> None:
     """Hold visits to those of the oracle."""
     oracle = case.oracle()
     state = State(oracle)
-    run_visit(case, state, ascent=ascent)
+    (run_visit if ascent else run_add_mistakes)(case, state)
     equals_plain_visits(case, oracle, state, ascent=ascent)
     assert state.counts.sum(dtype=np.int64) == state.tallies[kernels.STEPS]
 
@@ -171,7 +183,7 @@ def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(loss, case, numb
     oracle = case.oracle()
     oracle.t = sum(map(abs, oracle.counts))
     state = State(oracle)
-    run_visit(case, state, ascent=True, phi=of_epsilon(loss), t=frozen(numbers, np.float64))
+    run_visit(case, state, phi=of_epsilon(loss), t=frozen(numbers, np.float64))
     equals_plain_visits(case, oracle, state, loss=loss, numbers=numbers)
 
 
@@ -184,7 +196,7 @@ def test_a_row_of_nothing_gets_the_dual_variable_that_its_loss_alone_wants(loss,
     case = Case([[]], [1], [0.5], 0.0, [0, 0], 1000.0, 1.0, False, 1.0)
     state, numbers = State(case.oracle()), frozen([-3.0], np.float64)
     t = numbers if LOSSES[loss].numbers else NONE
-    run_visit(case, state, ascent=True, phi=of_epsilon(loss), t=t)
+    run_visit(case, state, phi=of_epsilon(loss), t=t)
     assert state.counts[0] == pytest.approx(1000 * alpha, abs=1)
 
 
@@ -198,7 +210,7 @@ def test_a_visit_of_log_loss_raises_the_dual_as_far_as_any_step(margin, price, s
     case = Case([[(0, 1.0)]], [1], [0.5 / price], 0.0, [0], b, 1.0, False, 1.0, [count])
     state, alphas = State(case.oracle()), np.linspace(0.0, price, 100_001)
     state.w[0] = b * margin
-    run_visit(case, state, ascent=True, phi=LOSSES["log_loss"].phi)
+    run_visit(case, state, phi=LOSSES["log_loss"].phi)
 
     def dual(alpha: Any) -> Any:
         entropy = entr(alpha / price) + entr(1.0 - alpha / price)

@@ -56,7 +56,7 @@ def scan_column(loss: Loss, seed: int) -> tuple[bool, bool]:
     scan = Frozen(np.zeros(1), odds / (rho or 1.0), 1.0, -math.inf, loss, b, rho * free, ratio)
     targets = Targets(np.arange(n), signs, price, X.astype(float) ** 2, t)
     scan.scan(csr([[(0, x)] for x in X]), targets, counts, rho)
-    proof = scan.certificate(hard=False)
+    proof = scan.certificate()
     zeros = zero_columns(scan.scan_sums, proof.primal, proof.dual)
     return bool(zeros.any()), abs(at_zero) <= Fraction(ratio)
 
@@ -151,4 +151,4 @@ def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge(
     targets = Targets(np.arange(1), np.array([1], np.int8), np.array([0.5]), np.zeros(1))
     frozen = Frozen(np.ones(1), 0.0, 1.0, -math.inf, b=100.0, ratio=ratio)
     frozen.scan(csr([[(0, v)]]), targets, np.array([100], np.int32), 0.0)  # α = 1, C = 1
-    assert frozen.certificate(hard=False).dual == pytest.approx(0.75 / v, rel=1e-6)
+    assert frozen.certificate().dual == pytest.approx(0.75 / v, rel=1e-6)

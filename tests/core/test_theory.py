@@ -117,7 +117,7 @@ def test_b_length_gives_its_promise_at_the_lower_bound_of_its_proof(epsilon, gam
     b = theory.b_length(1.0, epsilon, delta, gamma)
     t = ((1 + epsilon) * b / gamma ** (1 + epsilon)) ** (1 / epsilon)
     tail = (1 + epsilon) ** (2 - whole) / (2 * epsilon) * gamma ** (epsilon - 1) / b
-    promised = theory.promised_fraction_length(epsilon, delta)
+    promised = 1 / (delta + 1 + epsilon)
     assert promised == pytest.approx(1 / (tail * t ** (epsilon - 1) + 1 + epsilon))
 
 

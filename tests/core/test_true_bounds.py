@@ -199,7 +199,7 @@ def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(s
     ones, none = np.ones(1), np.zeros(1, np.int32)
     targets = Targets(np.arange(1), ones.astype(np.int8), 0.5 / C * ones, x * x * ones)
     frozen.scan(make_rows(np.array([0, 1]), np.array([0]), np.array([x])), targets, none, 0.0)
-    proof = frozen.certificate(hard=False)
+    proof = frozen.certificate()
     bound, s = Fraction(proof.primal), Fraction(proof.scale)
     exact = s * s / 2 + Fraction(C) * max(Fraction(0), 1 - s * Fraction(x)) ** 2
     assert exact <= bound <= exact * Fraction(102, 100)

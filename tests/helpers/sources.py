@@ -30,6 +30,7 @@ from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
 from streamtron.solver.checkpoint import Resumed
 from streamtron.solver.learner import Learner
+from streamtron.solver.paper import Margitron
 from streamtron.solver.train import OnePart
 from streamtron.solver.train import train as train_on
 from tests.helpers.oracle import Row
@@ -163,7 +164,8 @@ def train(
     if isinstance(data, ListData):
         data.hold = data.nbytes <= settings.active_set_bytes
     with open_threads(threads) as opened:
-        train_on(OnePart(data, learners, settings, listen, opened, **options), resumed)
+        trainer = Margitron if settings.paper else OnePart
+        train_on(trainer(data, learners, settings, listen, opened, **options), resumed)
 
 
 def trained(data: ListData, settings: Settings, *, listen: Any = ignore, **learner: Any) -> Learner:

@@ -38,12 +38,6 @@ def test_every_block_is_read_once_in_groups_of_about_the_stated_size(seed, readi
     assert len(groups) <= max(3, 1 + sum(sizes) // (order.GROUP * BLOCK_ROWS))
 
 
-def test_rows_come_as_they_lie_where_order_is_not_random():
-    turn, chosen = order.Turn(3, 1, 9, random=False), np.arange(2, 90, 3)
-    assert turn.all(20).tolist() == list(range(20))
-    assert turn.some(chosen).tolist() == chosen.tolist()
-
-
 @pytest.mark.parametrize("question", [(1, 5, 3), (0, 6, 3), (0, 5, 4)])
 def test_seed_reading_and_place_decide_every_order_of_rows(question):
     assert orders(0, 5, 3) == orders(0, 5, 3)

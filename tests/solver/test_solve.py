@@ -105,7 +105,7 @@ def scene(
     active, held_rows, calls = ActiveSet(10**6), csr(rows), itertools.count()
     targets = Targets(np.arange(ROWS), signs, delta2, squares_of(*held_rows))
     active.add(held_rows, np.arange(held), targets.take(slice(held)))
-    rule = Rule(chosen_b, 1.0, False, True, RHO)
+    rule = Rule(chosen_b, RHO)
     problem = Subproblem(
         active, start[:held].copy(), dual, rule, lambda: Turn(0, 0, next(calls)), whole=held == ROWS
     )
@@ -382,8 +382,7 @@ def test_ccat_in_memory_takes_two_readings_and_few_visits(C, seeds, most, shared
 
     def counted(rows: Rows, order: NDArray[np.int64], *others: Any) -> None:
         nonlocal visited
-        _signs, _delta2, _rho, _b, _epsilon, _by_length, ascent, *_ = others
-        visited += ascent * int((rows.indptr[order + 1] - rows.indptr[order]).sum())
+        visited += int((rows.indptr[order + 1] - rows.indptr[order]).sum())
         visit(rows, order, *others)
 
     monkeypatch.setattr(kernels, "visit", counted)

@@ -26,7 +26,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "few columns": {"active_set": 8000, "tol": 1e-9},
     "blocks": {"active_set": 2500, "C": 5.0, "loss": "hinge", "max_epochs": 6},
     "free bias": {"active_set": 6000, "loss": "log_loss", "intercept": "free", "max_epochs": 6},
-    "stages": {"stage": "1,0.1,ascent", "tol": 1e-3, "max_epochs": 20},
+    "stages": {"stage": "1,0.1", "tol": 0.02, "max_epochs": 20},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 6, "mini_epochs": 5},
     "l1": {"penalty": "l1", "loss": "log_loss", "active_set": 12_000, "tol": 1e-3},
 }

@@ -18,7 +18,6 @@ from streamtron.core.errors import SettingsError
 from streamtron.data.writers.corpus import generate
 from streamtron.model.certainty import AccuracyBounds
 from streamtron.runs.fit import run as fit_alone
-from streamtron.solver.stages import Stage
 from streamtron.sweeps.grid import candidates_of
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import Trial
@@ -115,7 +114,7 @@ def test_each_rung_is_the_fit_of_its_stage_alone_and_b_comes_from_the_bracket(pl
     last = found.trials[4]
     first = fit_alone(place / "train", CANDIDATES[4].but(stage="1"), machine=Machine())
     upper = first.report["certificate"]["upper_bound"]
-    b = bracketed_b(Stage(0.1), CANDIDATES[4], first.report["radius"], upper)
+    b = bracketed_b(0.1, CANDIDATES[4], first.report["radius"], upper)
     assert last.settings == CANDIDATES[4].but(stage="0.1", b=(b,))
     second = fit_alone(place / "train", last.settings, machine=Machine())
     assert dict(last.certificate) == second.report["certificate"]

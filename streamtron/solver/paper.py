@@ -1,0 +1,275 @@
+"""The paper's procedure: the t- and ℓ-Margitron (Panagiotakopoulos and Tsampouka, 2011), in stages.
+
+A row whose y_k·a is at most the threshold b t^(1−ε) (``steps``) or b ‖a‖^(1−ε) (``length``) is
+added to a; its count c_k grows by 1. A stage, one ε, begins at a = 0. Each full epoch renews the
+active set, over which up to N_ep mini-epochs follow; a full epoch that finds no row to add ends the
+stage. With ``faithful`` every full epoch adds rows and holds those that it has added, rows come in
+the order of the files, and b is the paper's. Else a full epoch after the first only collects the
+rows to add, at fixed weights, so that each is certified; one that adds rows comes between two of
+these where memory does not take all of them.
+
+The weights a t/‖a‖² are certified by a scan like any others. Only ``runs.learners`` calls this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels, theory
+from streamtron.core.config import Settings, epoch_limit, mini_epoch_limit
+from streamtron.core.errors import SettingsError
+from streamtron.core.rows import Chunk, Rows
+from streamtron.core.text import format_size
+from streamtron.solver import order, passes
+from streamtron.solver.learner import (
+    Learner,
+    choose_mode,
+    end_stage,
+    enter,
+    freeze,
+    leave_scan,
+    start_reading,
+)
+from streamtron.solver.stages import Regime
+from streamtron.solver.stopping import certify, stop_at_limit
+from streamtron.solver.subproblem import Solve
+from streamtron.solver.targets import Targets
+from streamtron.solver.train import OnePart
+from streamtron.solver.weights import restart
+
+FIRST_B = 5.0
+"""b/R² of a stage at ε = 1, and b/R^(1+ε) where ε is larger, for which the paper has no rule."""
+
+ACCURACY = 0.05
+"""δ of ``theory.b_length`` where the upper bound is ‖a‖/t, which is tight; the paper's is 1."""
+
+CONVERGED = "a full reading found no row to update"
+"""Why a stage ends that converges."""
+
+
+class Margitron(OnePart):
+    """Trains learners by the paper's procedure on rows that this process reads."""
+
+    def begin(self, learners: Sequence[Learner]) -> None:
+        """Begin the first stage of new learners."""
+        for learner in learners:
+            if not learner.progress.readings:
+                learner.progress.reports.clear()
+                _begin_stage(learner)
+
+    def begin_reading(self, learner: Learner, reading: int) -> None:
+        """Fix the weights of a reading that scans, wholly or until it meets a row to add."""
+        frozen = None
+        if reading > 0 and (learner.mode == "scan" or learner.settings.faithful):
+            w, bias, threshold = learner.running.w, learner.running.bias, threshold_of(learner)
+            frozen = freeze(learner, w, bias, learner.scale, threshold)
+        start_reading(learner, reading, frozen)
+
+    def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
+        yield from self._data.chunks()
+
+    def _take(self, chunk: Chunk, learners: Sequence[Learner]) -> None:
+        self._threads.work(lambda learner: _take_chunk(learner, chunk), learners)
+
+    def finish_reading(self, learner: Learner) -> Solve:
+        """Certify what was scanned, and end the stage or the run if that allows it; else make
+        mini-epochs over the active set."""
+        progress, frozen = learner.progress, learner.frozen
+        progress.end_reading(full_epoch=learner.mode == "train")
+        proven = None
+        if frozen is not None:
+            certify(learner, frozen)
+            _conclude(learner, converged=not frozen.scan_sums.violators)
+            proven = learner.certificate
+        if not learner.finished:
+            with progress.phase("solving"):
+                _continue(learner)
+        progress.record(proven, learner.upper_bound, learner.rows_held)
+        yield from ()
+
+
+def _take_chunk(learner: Learner, chunk: Chunk) -> None:
+    """Add rows at most at the threshold, or collect them; hold them in memory."""
+    targets, counts = learner.targets(chunk), learner.counts.take_ranges(chunk.ranges)
+    faithful, frozen = learner.settings.faithful, learner.frozen
+    marks = np.zeros(len(chunk), dtype=np.uint8)
+    if frozen is not None:
+        with learner.progress.phase("scanning"):
+            marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
+        if faithful and not frozen.scan_sums.violators:
+            return
+    if learner.mode == "train":
+        leave_scan(learner)
+        positions = np.arange(len(chunk))
+        if not faithful:
+            positions = order.visiting_order(learner.settings, learner.progress.reading, chunk)
+        marks = np.zeros(len(chunk), dtype=np.uint8)
+        with learner.progress.phase("solving"):
+            visit(learner, chunk.rows, positions, targets, counts, marks)
+        learner.counts.put_ranges(chunk.ranges, counts)
+        if not faithful:
+            marks |= counts != 0
+    _hold(learner, chunk.rows, np.flatnonzero(marks), targets)
+
+
+def _hold(learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
+    """Hold rows, as many of the first as there is room for."""
+    active = learner.active
+    if active.add(rows, chosen, targets.take(chosen)) < len(chosen):
+        if learner.settings.faithful:
+            raise SettingsError(
+                f"the active set is over its budget of {format_size(active.budget)}, and --faithful"
+                " keeps every misclassified row. Give a larger --active-set."
+            )
+        enter(learner, Regime.BLOCKS)
+
+
+def _continue(learner: Learner) -> None:
+    """Choose whether the next reading adds rows, and visit the active set."""
+    progress, settings, active = learner.progress, learner.settings, learner.active
+    if progress.full_epochs >= epoch_limit(settings):
+        stop_at_limit(learner, learner.frozen)
+        return
+    scanned, full = learner.mode == "scan", learner.regime == Regime.BLOCKS
+    if scanned:
+        progress.count_full_epoch()
+    choose_mode(learner, "train" if settings.faithful or (scanned and full) else "scan")
+    if not len(active):
+        return
+    counts, moved = learner.counts.take(active.numbers), np.zeros(len(active), dtype=np.uint8)
+    spent, updates = 0, -1
+    while spent < mini_epoch_limit(settings) and learner.running.updates != updates:
+        updates = learner.running.updates
+        positions = np.arange(len(active))
+        if not settings.faithful:
+            positions = learner.next_turn().all(len(active))
+        visit(learner, active.rows, positions, active.targets, counts, moved)
+        spent += 1
+    learner.counts.put(active.numbers, counts)
+    progress.count_work(mini_epochs=spent, visited=spent * active.nonzeros)
+
+
+def visit(
+    learner: Learner,
+    rows: Rows,
+    positions: NDArray[np.int64],
+    targets: Targets,
+    counts: NDArray[np.int32],
+    moved: NDArray[np.uint8],
+) -> None:
+    """Visit rows in the order of ``positions``: the running weights and ``counts`` (of ``rows``)
+    change in place, and ``moved`` becomes 1 where they do."""
+    running, b, epsilon = learner.running, learner.progress.b, _epsilon(learner)
+    for some in passes.visits(rows, positions):
+        kernels.add_mistakes(
+            rows,
+            some,
+            targets.signs,
+            targets.delta2,
+            learner.augmentation,
+            b,
+            epsilon,
+            learner.settings.variant == "length",
+            targets.squares,
+            counts,
+            running.w,
+            running.scalars,
+            running.tallies,
+            moved,
+        )
+
+
+def _epsilon(learner: Learner) -> float:
+    """Return ε of the current stage."""
+    return learner.settings.paper[len(learner.progress.reports) - 1]
+
+
+def threshold_of(learner: Learner) -> float:
+    """Return the threshold on y_k·a; 0 before the first update."""
+    running, by_length = learner.running, learner.settings.variant == "length"
+    size = math.sqrt(running.sq_norm) if by_length else running.steps
+    exponent = 1.0 - _epsilon(learner)
+    return float(learner.progress.b * size**exponent) if running.steps else 0.0
+
+
+def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
+    """Return what b is relative to: R^(1+ε) for the length variant, R² for steps. R² itself where
+    that is meant: the square of √R² may be less, and a row at the threshold b no mistake."""
+    if epsilon == 1.0 or settings.variant == "steps":
+        return sq_radius
+    return float(math.sqrt(sq_radius) ** (1.0 + epsilon))
+
+
+def choose_b(
+    epsilon: float, settings: Settings, sq_radius: float, upper_bound: float | None
+) -> float:
+    """Return b of a stage, in absolute terms, where it is not given: 5 R² at ε = 1; for smaller ε
+    from (bl) or (bt) at the tightest upper bound known on γ_d (R if there is none), with the
+    paper's δ where ``faithful``; 5 R^(1+ε) or 5 R² for larger ones."""
+    scale, radius = b_scale(epsilon, settings, sq_radius), math.sqrt(sq_radius)
+    if epsilon >= 1.0:
+        return FIRST_B * scale
+    gamma_up = min(upper_bound, radius) if upper_bound is not None else radius
+    if settings.variant == "steps":
+        # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
+        relative = ((1.0 - epsilon / 2.0) * (gamma_up / radius) ** 2) ** (1.0 - epsilon)
+        return float(sq_radius * relative * ACCURACY**-epsilon)
+    return theory.b_length(radius, epsilon, 1.0 if settings.faithful else ACCURACY, gamma_up)
+
+
+def _begin_stage(learner: Learner) -> None:
+    """Begin the next stage at a = 0, with b from what is known."""
+    progress, settings, running = learner.progress, learner.settings, learner.running
+    number, sq_radius = len(progress.reports), learner.bounds.sq_radius
+    epsilon, upper = settings.paper[number], running.upper_bound
+    if settings.faithful and progress.reports:
+        upper = progress.reports[-1].bounds["paper_upper_bound"]
+    if settings.b is None:
+        b = choose_b(epsilon, settings, sq_radius, upper)
+    else:
+        b = settings.b[number] * b_scale(epsilon, settings, sq_radius)
+    restart(running)
+    learner.counts.clear()
+    progress.begin_stage(b, epsilon, settings, running.updates)
+
+
+def _conclude(learner: Learner, *, converged: bool) -> None:
+    """End the run or the stage if the certificate just made allows it; ``converged`` : the scan has
+    found no row to add."""
+    progress, settings, certificate = learner.progress, learner.settings, learner.certificate
+    assert certificate is not None
+    if settings.tolerance > 0.0 and certificate.relative_duality_gap <= settings.tolerance:
+        end_stage(learner, "certified", "the certificate meets the tolerance")
+        return
+    last = len(progress.reports) == len(settings.paper)
+    # a stage that begins at the epoch limit would end the run with counts of 0
+    if converged and (last or progress.full_epochs < epoch_limit(settings)):
+        end_stage(learner, "converged" if last else None, CONVERGED)
+        if learner.running.steps and certificate.directional_margin > 0.0:
+            _report_bounds(learner, certificate.directional_margin)
+        if not last:
+            _begin_stage(learner)
+
+
+def _report_bounds(learner: Learner, margin: float) -> None:
+    """Report the paper's bounds on a stage that has converged, of this directional margin: its
+    worst-case bound on γ_d after the run (Remark 1 for steps and ε = 1, Theorem 2 else), its
+    estimate of γ'_d/γ_d, and the sharper b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖²."""
+    bounds, b, epsilon = learner.progress.reports[-1].bounds, learner.progress.b, _epsilon(learner)
+    by_length, t_c = learner.settings.variant == "length", learner.running.steps
+    radius, length = math.sqrt(learner.bounds.sq_radius), math.sqrt(learner.running.sq_norm)
+    fraction = theory.direct_fraction_length if by_length else theory.direct_fraction_steps
+    bounds["direct_fraction"] = fraction(b, epsilon, t_c, length)
+    if by_length and epsilon > 1.0:
+        return
+    longest = theory.length_bound_steps(radius, b, epsilon, t_c)
+    bounds["paper_upper_bound"] = longest / t_c
+    if by_length:
+        longest = theory.length_bound_length(radius, b, epsilon, margin, t_c)
+        if epsilon < 1.0:
+            bounds["paper_upper_bound"] = longest / t_c
+    bounds["f_est"] = fraction(b, epsilon, t_c, longest)

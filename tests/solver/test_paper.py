@@ -1,0 +1,169 @@
+"""The paper's procedure: its updates to the bit, its stages, and the b of these."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamtron.core.config import Settings, mini_epoch_limit
+from streamtron.core.errors import SettingsError
+from streamtron.core.events import ChunkDone, Event
+from streamtron.solver.paper import choose_b
+from tests.helpers.examples import slow_but
+from tests.helpers.learners import drawn_data, plain_rows
+from tests.helpers.oracle import Oracle
+from tests.helpers.sources import ListData, csr, learner_of, random_rows, train, trained
+
+COLUMNS = 6
+
+
+def data_of(seed: int, n: int = 300, **options: Any) -> ListData:
+    return drawn_data(seed, n, COLUMNS, **{"block_rows": 32, **options})
+
+
+@pytest.mark.parametrize(
+    ("settings", "stages"),
+    [
+        ({}, ()),
+        ({"stage": "ascent"}, ()),
+        ({"loss": "log_loss"}, ()),
+        ({"faithful": True}, (1.0, 0.1)),
+        ({"b": (5.0, 0.1)}, (1.0, 0.1)),
+        ({"stage": "1.5,1"}, (1.5, 1.0)),
+    ],
+    ids=str,
+)
+def test_the_papers_stages_are_made_only_where_they_are_asked_for(settings, stages):
+    assert Settings(**settings).paper == stages
+
+
+def test_where_memory_is_full_every_second_reading_adds_rows_and_the_run_still_converges():
+    source = data_of(0)
+    settings = Settings(
+        stage="1", b=(0.2,), C=0.1, tol=0.0, active_set=source.nbytes // 20, max_epochs=1000
+    )
+    learner = trained(source, settings)
+    assert learner.finished == "converged"
+    assert learner.active.nbytes <= settings.active_set
+    proven = [reading.proven for reading in learner.progress.history]
+    assert proven[:5] == [False, True, False, True, False]
+
+
+PAPER = {"delta": 2, "rho": 0.5, "mini_epochs": 7}
+
+STAGES: list[dict[str, object]] = [
+    {"stage": "1", **PAPER},
+    {"stage": "1,0.1", **PAPER},
+    {"stage": "1", "variant": "steps", "b": (5.0,), **PAPER},
+    {"stage": "1,0.5", "variant": "steps", "b": (5.0, 0.05), **PAPER},
+    *(
+        {"stage": str(epsilon), "b": (b,), "C": 2, "rho": 1}
+        for epsilon, b in ((0.1, 0.02), (0.5, 0.1), (1.0, 0.8), (1.5, 0.8))
+    ),
+]
+
+
+@pytest.mark.parametrize("plan", STAGES, ids=lambda plan: f"{plan['stage']}, {plan.get('b')}")
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
+def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, plan):
+    """With the b that the learner chose: the last stage's counts, steps, epochs and margin, and the
+    running weights before a certificate sums them afresh."""
+    settings = Settings.from_dict({"faithful": True, **plan})
+    source = data_of(seed, 40, block_rows=16)
+    rows, labels = plain_rows(source.rows), [source.labels[code] for code in source.codes]
+    learner, last = learner_of(source, settings, positive=1), b""
+
+    def listen(event: Event) -> None:
+        nonlocal last
+        if isinstance(event, ChunkDone):
+            last = learner.running.w.tobytes()
+
+    train(source, [learner], settings, listen)
+    assert learner.finished == "converged"
+    report = learner.progress.reports[-1]
+    delta2 = settings.delta**2 if settings.delta else 0.5 / settings.C
+    oracle = Oracle(
+        rows,
+        labels,
+        [delta2] * len(rows),
+        settings.rho,
+        b=report.b,
+        epsilon=float(report.epsilon),
+        variant=settings.variant,
+    )
+    run = oracle.run(n_ep=mini_epoch_limit(settings))
+    assert learner.counts.dense(len(rows)).tolist() == oracle.counts
+    assert learner.running.steps == report.updates == oracle.t == run.updates
+    assert (report.full_epochs, report.mini_epochs) == (run.full_epochs, run.mini_epochs)
+    assert np.frombuffer(last)[: len(oracle.w)].tolist() == oracle.w
+    rebuilt, _ = oracle.rebuilt()
+    assert learner.running.w[: len(rebuilt)] == pytest.approx(rebuilt, rel=1e-12, abs=1e-12)
+    directional = oracle.certificate().directional_margin
+    assert report.directional_margin == pytest.approx(directional, rel=1e-12)
+
+
+def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_is():
+    rows, labels = random_rows(0, 40, COLUMNS)
+    rows[35] = [(0, 50.0)]
+    settings = Settings(delta=1, rho=0, faithful=True, stage="1")
+    learner = trained(ListData(csr(rows), labels, block_rows=8), settings)
+    assert learner.progress.reports[0].b == pytest.approx(5 * (50.0**2 + 1))
+
+
+def test_a_faithful_run_refuses_an_active_set_over_its_budget():
+    with pytest.raises(SettingsError, match="active set is over its budget"):
+        trained(data_of(0), Settings(faithful=True, active_set=300))
+
+
+def test_wherever_the_epoch_limit_ends_a_run_its_counts_make_its_upper_bound():
+    """Also where a stage has just ended: the counts of the next one would be none."""
+    stages = set()
+    for limit in range(1, 6):
+        settings = Settings(C=0.1, stage="1,0.1", b=(0.2, 0.2), tol=0.0, max_epochs=limit)
+        learner = trained(data_of(0), settings)
+        assert (learner.finished, learner.progress.full_epochs) == ("epoch limit", limit)
+        assert learner.certificate.rows_scanned == 300
+        assert learner.counts.total() == learner.running.steps > 0
+        upper = learner.certificate.upper_bound
+        assert learner.running.upper_bound == pytest.approx(upper, rel=1e-9)
+        stages.add(len(learner.progress.reports))
+    assert stages == {1, 2}
+
+
+@pytest.mark.parametrize("variant", ["length", "steps"])
+def test_on_integer_rows_b_of_the_first_stage_is_5_times_R_squared_to_the_bit(variant):
+    settings = Settings(variant=variant, faithful=True)
+    wrong = [square for square in range(1, 2001) if 5.0 * math.sqrt(square) ** 2 < 5 * square]
+    assert len(wrong) > 500  # what the square of R would have done
+    for square in wrong:
+        assert choose_b(1.0, settings, float(square), None) == 5 * square
+
+
+ADULT, UP = 15.0, 0.0113517
+"""R² of Adult, and the upper bound of its first stage."""
+
+BL = 1.1 ** (3 * 0.1 - 1) * 0.2**-0.1 * (UP / math.sqrt(ADULT)) ** 0.9
+"""The b of the paper's second stage, relative to R^1.1: 0.005771."""
+
+BOUNDLESS = 1.1 ** (3 * 0.1 - 1) * 0.2**-0.1 * 0.05**-0.1
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "settings", "square", "upper", "b"),
+    [
+        (1.0, {}, 4.0, 0.5, 5 * 4),
+        (0.1, {"faithful": True}, ADULT, UP, BL * ADULT**0.55),
+        (0.1, {}, ADULT, UP, 0.05**-0.1 * BL * ADULT**0.55),  # on a tighter bound
+        (0.1, {"variant": "steps"}, 9.0, 0.3, 9 * (0.95 * 0.01) ** 0.9 * 0.05**-0.1),
+        (0.1, {}, 4.0, None, BOUNDLESS * 2**1.1),
+        (0.1, {}, 4.0, 50.0, BOUNDLESS * 2**1.1),  # above R it is none
+        (0.1, {"variant": "steps"}, 4.0, 50.0, 4 * 0.95**0.9 * 0.05**-0.1),
+        (1.5, {}, 9.0, None, 5 * 3**2.5),
+        (1.5, {"variant": "steps"}, 9.0, None, 5 * 9),
+    ],
+    ids=str,
+)
+def test_b_is_the_papers_or_what_is_known_to_be_better(epsilon, settings, square, upper, b):
+    assert choose_b(epsilon, Settings(**settings), square, upper) == pytest.approx(b)
+    assert abs(1e5 * BL - 577.1) < 0.05
