@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     train, held_out = write_tiny(directory) if chosen.tiny else chosen.shards
     model, report = directory / "model", directory / "report.json"
-    ended = (directory / "model.run" / "manifest.json").exists()
+    ended = model.exists()
     how = ["--C", chosen.C, "--tol", chosen.tol, "--active-set", chosen.active_set, "--resume"]
     with scheduler_of(chosen) as workers:
         if ended:

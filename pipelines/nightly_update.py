@@ -48,7 +48,7 @@ def night(model: Path, inbox: Path, **settings: Any) -> streamtron.LinearModel |
     arrived = complete_shards(inbox)
     if not arrived:
         return None
-    if not Path(f"{model}.run", "manifest.json").exists():
+    if not model.exists():
         return streamtron.fit(arrived, model=model, **settings)
     return streamtron.update(model, arrived).model
 

@@ -297,7 +297,7 @@ class Store:
                     raise self._damaged("its journal names another file")
 
     def _connected(self, mode: str, name: str = DATABASE) -> sqlite3.Connection:
-        where = f"file:{quote(os.path.abspath(self.path / name))}?mode={mode}"
+        where = f"file:{quote(os.fsencode(os.path.abspath(self.path / name)))}?mode={mode}"
         with self._translated():
             database = sqlite3.connect(
                 where, uri=True, isolation_level=None, check_same_thread=False

@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _masked(text: str) -> str:
     """The text with # for every number that is not whole, whose last digits depend on how far a
     fit went, for seconds, sizes, dates and versions."""
-    text = re.sub(r"(?m)^(seconds +).*$", r"\1#", text)
+    text = re.sub(r"(?m)^seconds .*$", "seconds #", text)
     text = re.sub(r"\d+(\.\d+)? [kM]?B\b|\d+\.\d+\.\d+|\d{4}-\d\d-\d\d", "#", text)
     text = re.sub(r" *[+-]?(\d+\.\d+(e[+-]?\d+)?|\d+e-\d+)", " #", text)
     lines = text.splitlines()  # headings above such numbers are as wide as these were
