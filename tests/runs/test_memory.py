@@ -213,7 +213,7 @@ def test_little_memory_is_kept_to_by_many_classes_which_find_the_same(tmp_path, 
     assert len(model.classes) == CLASSES
     few, together = (
         streamtron.certify(tmp_path / "tight", machine=Machine(memory=memory, threads=2))
-        for memory in (226_000_000, sizes["loose"])
+        for memory in (237_000_000, sizes["loose"])
     )
     assert few.readings > together.readings == 1.0
     of_few = [(label, replace(proof, readings=1.0)) for label, proof in few.classes]
