@@ -155,6 +155,15 @@ def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr)
     return ", ".join(map(form, listed[:most])) + rest_of_list
 
 
+def reason_of(error: BaseException) -> str:
+    """Return what an error of a library says, in one line that ends without a full stop.
+
+    >>> reason_of(ValueError("no\\n  number."))
+    'no number'
+    """
+    return " ".join(str(error).split()).rstrip(".")
+
+
 def unknown_text(values: int) -> str:
     """Say how many values a model does not know."""
     return f"{values:,} unknown values, as in new columns, weigh 0"

@@ -208,9 +208,8 @@ class Dataset(AbstractContextManager["Dataset"]):
             return
         entries = [slot.entry for slot in self._slots]
         starts = [*accumulate((entry.nonzeros for entry in entries), initial=0)]
-        by_row, firsts = self.facts.by_row, starts
-        if by_row:
-            firsts = [*accumulate((entry.rows for entry in entries), initial=0)]
+        by_row = self.facts.by_row
+        firsts = [*accumulate((entry.held_values(by_row) for entry in entries), initial=0)]
         indices, values = np.empty(starts[-1], np.uint32), np.empty(firsts[-1], np.float32)
         parts: list[RowBatch | None] = [None] * len(entries)
         check_all_unchanged(self.shards)

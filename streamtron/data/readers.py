@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.text import reason_of
 from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.reader_config import ReaderConfig
@@ -84,7 +85,7 @@ def rows_with(
             places.append(pc.fill_null(pc.index_in(cells, value_set=typed), -1).to_numpy())
             equal_to = pc.index_in(typed, value_set=typed).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
+            reason = reason_of(error)
             raise SettingsError(
                 f"{shard.name}: column {column!r} holds {cells.type}, and --value is none "
                 f"({reason}). Give a value as the column has it, or name the rows with --rows FILE."

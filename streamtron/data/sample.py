@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from streamtron.data.transform import (
     frame_of,
     matrix_of,
     parts_of,
-    quiet,
+    refusing,
     takes_texts,
 )
 
@@ -111,23 +111,12 @@ def _fitted(
     except NotFittedError:
         estimator = clone(estimator)
         frame, labels = sample.frame()
-        with _refusing(shards[0], f"cannot be fitted on the first {len(frame):,} rows"):
+        with refusing(shards[0].name, f"cannot be fitted on the first {len(frame):,} rows"):
             estimator.fit(frame, labels)
     few, _ = sample.frame(min(ENOUGH, wanted.rows or ENOUGH))
-    with _refusing(shards[0], "makes no matrix of the first rows"):
+    with refusing(shards[0].name, "makes no matrix of the first rows"):
         width = matrix_of(estimator.transform(few)).shape[1]
     return Transformer(pack(estimator), sample.inputs, width), sample.bytes_read
-
-
-@contextmanager
-def _refusing(shard: ShardFile, what: str) -> Iterator[None]:
-    """Turn what a transformer raises into a DataError."""
-    try:
-        with quiet():
-            yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise DataError(f"{shard.name}: the transformer {what} ({reason:.300}).") from error
 
 
 def first_rows_of(shards: Sequence[ShardFile], reading: ReaderConfig, most: int) -> pa.Table | None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError, MachineError
-from streamtron.core.text import some
+from streamtron.core.text import reason_of, some
 from streamtron.data.column_specs import KINDS
 from streamtron.data.packed import loaded
 
@@ -113,14 +113,8 @@ class Transformer:
 
     def _transformed(self, frame: Any, spot: Spot) -> sparse.csr_array:
         estimator, rows = self.estimator, len(frame)
-        try:
-            with quiet():
-                made = matrix_of(estimator.transform(frame))
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise DataError(
-                f"{spot.row(0)} and after: the transformer refuses the rows ({reason:.300})."
-            ) from error
+        with refusing(f"{spot.row(0)} and after", "refuses the rows"):
+            made = matrix_of(estimator.transform(frame))
         if made.shape != (rows, self.width):
             raise DataError(
                 f"{spot.row(0)} and after: the transformer makes a matrix of shape {made.shape}, "
@@ -159,6 +153,16 @@ def quiet() -> Iterator[None]:
     with np.errstate(all="ignore"), warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextmanager
+def refusing(where: str, what: str) -> Iterator[None]:
+    """Let a transformer compute, see ``quiet``; turn what it raises into a DataError."""
+    try:
+        with quiet():
+            yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise DataError(f"{where}: the transformer {what} ({reason_of(error):.300}).") from error
 
 
 def matrix_of(made: Any) -> sparse.csr_array:
@@ -225,7 +229,7 @@ def _cast(array: pa.Array, type_: pa.DataType, name: str, kind: str, spot: Spot)
     try:
         return array.cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = reason_of(error)
         raise DataError(
             f"{spot.row(0)} and after: column {name!r} is {array.type}, and is read as a {kind} "
             f"({reason:.200}). Write it as in the rows that the model was fitted on, or give it "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.extras import library
+from streamtron.core.text import reason_of
 from streamtron.data.transform import Transformer
 from streamtron.model.calibration import probability_map
 from streamtron.model.linear_model import LinearModel
@@ -194,7 +195,7 @@ def _behind(transformer: Transformer, graph: Any) -> Any:
             graph = add_prefix(graph, "//", rename_outputs=False)
             merged = merge_models(head, graph, io_map=[(f"/{features.name}", "//X")])
     except Exception as error:  # of steps without a converter, of which there are many kinds
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = reason_of(error)
         raise SettingsError(
             f"format onnx: skl2onnx cannot convert the transformer ({reason:.200}). Export as "
             "sklearn or json."
@@ -222,7 +223,7 @@ def _check(model: LinearModel, transformer: Transformer, graph: Any, rows: Any) 
         output = "prediction" if model.regression else "scores"
         [decided] = session.run([output], onnx_inputs(transformer, rows))
     except Exception as error:  # of onnxruntime, which has no base of its own
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = reason_of(error)
         raise SettingsError(
             f"format onnx: onnxruntime refuses the graph ({reason:.200}). Export as sklearn or "
             "json."

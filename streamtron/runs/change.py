@@ -53,7 +53,7 @@ from streamtron.runs.report import (
     deletions_of,
     write_outcome,
 )
-from streamtron.runs.store import CACHE, Ended, SavedState, Store, changing, is_run
+from streamtron.runs.store import CACHE, Ended, SavedState, Store, changing, is_run, no_run
 from streamtron.solver.changes import add_rows, begin_change, take_counts
 from streamtron.solver.checkpoint import State
 from streamtron.solver.duals import Pieces
@@ -118,7 +118,7 @@ class EditableRun(NamedTuple):
         began, machine = time.perf_counter(), machine or Machine()
         place = locate(run, machine.run_dir)
         if not is_run(place.directory):
-            raise DataError(f"{place.directory}: there is no run. Give a MODEL that fit wrote.")
+            raise no_run(place.directory)
         with nothing_empty(machine.cache_dir), changing(place.directory, place.model) as store:
             recorded, saved = Settings.from_dict(store.settings), store.state()
             if saved is None or store.report is None or not saved.state.all_finished:

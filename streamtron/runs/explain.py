@@ -12,6 +12,7 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.kinds import whole
+from streamtron.core.moments import Moments
 from streamtron.core.rows import Rows
 from streamtron.data import Manifest, find_shards, no_rows
 from streamtron.data.discover import NAMES
@@ -129,24 +130,17 @@ def _by_column(
         sparse.csr_array((w, (np.arange(len(w)), group)), shape=(len(w), len(names)))
         for w in weights
     ]
-    count, rows = 0, np.zeros(model.columns, np.int64)
-    means, squares = np.zeros((2, len(sums), len(names)))
+    added, rows = [Moments() for _ in sums], np.zeros(model.columns, np.int64)
     for _, chunk in _chunks(model, paths) if paths else ():
         matrix, _ = matrix_of(model, chunk)
         rows += np.bincount(matrix.indices, minlength=model.columns)
-        share = matrix.shape[0] / (count + matrix.shape[0])
-        for k, by_group in enumerate(sums):
-            added = (matrix @ by_group).toarray()
-            mean = added.mean(axis=0)
-            apart = mean - means[k]
-            squares[k] += np.square(added - mean).sum(axis=0) + apart**2 * count * share
-            means[k] += apart * share
-        count += matrix.shape[0]
+        for moments, by_group in zip(added, sums, strict=True):
+            moments.add((matrix @ by_group).toarray())
     columns = []
     for k, w in enumerate(weights):
         largest = np.zeros(len(names))
         np.maximum.at(largest, group, np.abs(w))
-        spread = np.sqrt(squares[k] / count) if count else None
+        spread = added[k].deviation if added[k].rows else None
         order = np.argsort(-(largest if spread is None else spread), kind="stable")
         columns.append(
             [

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import lock_holder, reading_from
+from streamtron.core.moments import Moments
 from streamtron.core.rows import NO_FACTS, without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
@@ -289,30 +290,24 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         }
 
 
-class _Targets:
+class _Targets(Moments):
     """Mean, deviation, least and largest of numbers that come some at a time."""
 
     def __init__(self) -> None:
-        self.rows, self.mean, self.squares = 0, 0.0, 0.0
+        super().__init__()
         self.least, self.largest = np.inf, -np.inf
 
     def add(self, numbers: NDArray[np.float64]) -> None:
-        """Add some numbers (Chan, Golub and LeVeque)."""
-        if not len(numbers):
-            return
-        rows, mean = self.rows + len(numbers), float(numbers.mean())
-        apart, share = mean - self.mean, len(numbers) / rows
-        self.squares += float(np.square(numbers - mean).sum()) + apart**2 * self.rows * share
-        self.rows, self.mean = rows, self.mean + apart * share
-        self.least = min(self.least, float(numbers.min()))
-        self.largest = max(self.largest, float(numbers.max()))
+        """Add some numbers."""
+        super().add(numbers)
+        self.least = min(self.least, float(numbers.min(initial=np.inf)))
+        self.largest = max(self.largest, float(numbers.max(initial=-np.inf)))
 
     def described(self) -> dict[str, float] | None:
         """Return them; None where there are no numbers."""
         if not self.rows:
             return None
-        deviation = (self.squares / self.rows) ** 0.5
-        known = {"mean": self.mean, "deviation": deviation}
+        known = {"mean": float(self.mean), "deviation": float(self.deviation)}
         return {**known, "least": self.least, "largest": self.largest}
 
 

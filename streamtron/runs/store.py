@@ -81,6 +81,11 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(path, DATABASE))
 
 
+def no_run(path: str | os.PathLike[str]) -> DataError:
+    """Make the error where a directory holds no run."""
+    return DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
+
+
 def stamps_of(shards: Sequence[ShardFile]) -> Stamps:
     """Return the stamps of shards."""
     return [(shard.name, shard.size, shard.mtime_ns) for shard in shards]
@@ -229,7 +234,7 @@ class Store:
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
         if self._database is None:
-            raise DataError(f"{self.path}: there is no run. Give a MODEL that fit wrote.")
+            raise no_run(self.path)
         with self._translated():
             return self._database.execute(query, values).fetchall()
 
@@ -534,7 +539,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[Store]:
     """Open a run directory to read it; nothing is written. A DataError if there is no run."""
     with closing(Store(Path(path), write=False)) as store:
         if not store.exists:
-            raise DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
+            raise no_run(path)
         yield store
 
 

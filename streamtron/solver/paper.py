@@ -24,7 +24,7 @@ from streamtron.core.config import Settings, epoch_limit, mini_epoch_limit
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.text import format_size
-from streamtron.solver import order, passes
+from streamtron.solver import order
 from streamtron.solver.learner import (
     Learner,
     choose_mode,
@@ -39,7 +39,7 @@ from streamtron.solver.stopping import certify, stop_at_limit
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import OnePart
-from streamtron.solver.weights import restart
+from streamtron.solver.weights import restart, visit_by
 
 FIRST_B = 5.0
 """b/R² of a stage at ε = 1, and b/R^(1+ε) where ε is larger, for which the paper has no rule."""
@@ -163,24 +163,10 @@ def visit(
 ) -> None:
     """Visit rows in the order of ``positions``: the running weights and ``counts`` (of ``rows``)
     change in place, and ``moved`` becomes 1 where they do."""
-    running, b, epsilon = learner.running, learner.progress.b, _epsilon(learner)
-    for some in passes.visits(rows, positions):
-        kernels.add_mistakes(
-            rows,
-            some,
-            targets.signs,
-            targets.delta2,
-            learner.augmentation,
-            b,
-            epsilon,
-            learner.settings.variant == "length",
-            targets.squares,
-            counts,
-            running.w,
-            running.scalars,
-            running.tallies,
-            moved,
-        )
+    by_length = learner.settings.variant == "length"
+    how = learner.augmentation, learner.progress.b, _epsilon(learner), by_length
+    running = learner.running
+    visit_by(kernels.add_mistakes, running, rows, positions, targets, how, counts, moved)
 
 
 def _epsilon(learner: Learner) -> float:

@@ -34,7 +34,8 @@ class RowStore:
     def of(cls, rows: Rows, numbers: NDArray[np.int64], squares: NDArray[np.float64]) -> RowStore:
         """Return a store of these very arrays."""
         store = cls()
-        store._indptr, store._indices, store._values, _ = rows
+        store._indptr, store._indices, values, _ = rows
+        store._values = values[rows.first :] if rows.by_row else values
         store._by_row, store._numbers = rows.by_row, numbers
         store._squares, store._rows = squares, len(numbers)
         return store

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,17 +177,22 @@ def visit(
     """Visit rows in the order of ``positions`` by the rule: the running weights and ``counts`` (of
     ``rows``) change in place, and ``moved`` becomes 1 where they do."""
     scale = rule.scale(running)  # one for all kernel calls, so that cutting them changes no bit
-    state = (targets.squares, counts, running.w, running.scalars, running.tallies, moved)
+    how = rule.rho, rule.b, rule.loss.sharp, scale, targets.t
+    visit_by(kernels.visit, running, rows, positions, targets, how, counts, moved)
+
+
+def visit_by(
+    kernel: kernels.Kernel,
+    running: WeightState,
+    rows: Rows,
+    positions: NDArray[np.int64],
+    targets: Targets,
+    how: Sequence[Any],
+    counts: NDArray[np.int32],
+    moved: NDArray[np.uint8],
+) -> None:
+    """Visit rows by a kernel, see ``visit``; ``how`` : its arguments between those of the rows and
+    those that change."""
+    state = targets.squares, counts, running.w, running.scalars, running.tallies, moved
     for some in passes.visits(rows, positions):
-        kernels.visit(
-            rows,
-            some,
-            targets.signs,
-            targets.delta2,
-            rule.rho,
-            rule.b,
-            rule.loss.sharp,
-            scale,
-            targets.t,
-            *state,
-        )
+        kernel(rows, some, targets.signs, targets.delta2, *how, *state)

@@ -114,6 +114,10 @@ class Entry(NamedTuple):
         """How many values are in the file."""
         return {"all": self.nonzeros, "rows": self.rows, "none": 0}[self.values]
 
+    def held_values(self, by_row: bool) -> int:
+        """Return how many values memory holds, one a nonzero or ``by_row``."""
+        return self.rows if by_row else self.nonzeros
+
     @property
     def bytes(self) -> int:
         """Bytes in the file."""
@@ -548,7 +552,7 @@ class GroupReader:
     def chunk(self, slots: Sequence[CacheSlot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """Read the rows of the segments, in this order, as one chunk."""
         size = sum(slot.entry.nonzeros for slot in slots)
-        of_values = sum(slot.entry.rows for slot in slots) if self._by_row else size
+        of_values = sum(slot.entry.held_values(self._by_row) for slot in slots)
         space = self.buffers.take(4 * (size + of_values))[: 4 * (size + of_values)]
         indices, values = space[: 4 * size].view(np.uint32), space[4 * size :].view(np.float32)
         most = max((slot.entry.stored_columns for slot in slots), default=0)
@@ -557,7 +561,7 @@ class GroupReader:
         parts, start, first = [], 0, 0
         for slot in slots:
             stop = start + slot.entry.nonzeros
-            last = first + slot.entry.rows if self._by_row else stop
+            last = first + slot.entry.held_values(self._by_row)
             held, their_values = indices[start:stop], values[first:last]
             parts.append(slot.read(held, their_values, self._room, by_row=self._by_row))
             start, first = stop, last

@@ -17,7 +17,7 @@ import xxhash
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import check_room, reading_from, writing_to
-from streamtron.core.text import some
+from streamtron.core.text import reason_of, some
 from streamtron.data import storage
 from streamtron.data.formats.columns import find_columns, find_label, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Columns, Spot, is_list
@@ -197,7 +197,7 @@ def table_errors(name: str, kind: str) -> Iterator[None]:
                 # pyarrow's own message is a paragraph
                 raise OSError(error.errno, os.strerror(error.errno)) from error
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = reason_of(error)
         if isinstance(error, pa.ArrowNotImplementedError):  # as 128-bit integers in Parquet
             sentence = f"holds what pyarrow cannot read ({reason}). Write it with other types."
         else:

@@ -21,6 +21,7 @@ import pyarrow.json as json
 
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_memory
+from streamtron.core.text import reason_of
 from streamtron.data import storage
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.layouts import Spot, is_string
@@ -113,7 +114,7 @@ class TextTableReader(StreamedReader):
     def _refusal(self, error: Exception, before: int, names: list[str], cut: Cut) -> DataError:
         """Return an error with the row that pyarrow names, or the line where the text begins;
         ``before`` : the rows before the text, less a header in it."""
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = reason_of(error)
         place = f"from line {cut.line} on"
         if row := re.search(r"Row #(\d+): | in row (\d+)$", reason):
             place = f"row {before + int(row[1] or int(row[2]) + 1)}"
