@@ -92,7 +92,7 @@ def compare_candidates(
     seconds = serial(contenders, repeats)
     together, alone = found["together"], found["one by one"]
     for one, other in zip(together.learners, alone.learners, strict=True):
-        assert one.best.weights.tobytes() == other.best.weights.tobytes(), "models differ"
+        assert one.best.w.tobytes() == other.best.w.tobytes(), "models differ"
     return {
         "learners": number,
         "seconds together": seconds["together"],

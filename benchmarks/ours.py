@@ -124,7 +124,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
         [learner], _ = fitting.train()
         seconds, data = time.perf_counter() - start, fitting.data
         v = np.zeros(data.width + 1)
-        v[data.numbers], v[-1] = learner.best.weights, learner.best.bias
+        v[data.numbers], v[-1] = learner.best.w, learner.best.bias
         return Fit(
             seconds,
             data.readings,

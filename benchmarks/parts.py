@@ -27,15 +27,11 @@ from data import add_data_arguments, data_sets, load, need_data, write_libsvm
 from problem import Data
 
 from streamtron.cluster.parts import array_bytes
-from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.executor import LocalParts, Parts, Scans
 from streamtron.runs.fit import run
 from streamtron.runs.parts import PartPlan, open_part
-
-BINS = 8 * kernels.BINS * kernels.BIN_SUMS
-"""Bytes of the bins that a scan returns."""
 
 
 class CountedParts(LocalParts):
@@ -49,7 +45,7 @@ class CountedParts(LocalParts):
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         found = super()._map(step, arguments)
         self.bytes["to"] += array_bytes(arguments)
-        self.bytes["from"] += array_bytes(found) - (BINS if step.__name__ == "scan" else 0)
+        self.bytes["from"] += array_bytes(found)
         return found
 
 

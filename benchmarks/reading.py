@@ -27,20 +27,19 @@ from data import add_data_arguments, data_sets, load, need_data, plain_text
 from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
 from streamtron.core.limits import available_processors
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Chunk
 from streamtron.data import Dataset, ReaderConfig
 from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.solver import order
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import TargetRule
-from streamtron.solver.weights import Rule, WeightState, visit
+from streamtron.solver.weights import WeightState, visit
 
 Contender = Callable[[], float]
 
 RHO = 1.0
 DELTA2 = 1.0
-RESOLUTION = 500.0
-"""b/R² of the training visits: an unlearning stage's."""
 
 
 @contextmanager
@@ -123,17 +122,16 @@ def parsers(path: str, vowpal_text: str | None) -> dict[str, Contender]:
 
 @dataclass
 class State:
-    """A learner's a and counts: every epoch begins from the same."""
+    """A learner's weights and dual variables: every epoch begins from the same."""
 
     dual: WeightState
-    counts: np.ndarray[Any, np.dtype[np.int32]]
+    alphas: np.ndarray[Any, np.dtype[np.float32]]
 
     def copy(self) -> State:
         """Its own arrays."""
         dual = WeightState(len(self.dual.w))
         dual.w, dual.scalars = self.dual.w.copy(), self.dual.scalars.copy()
-        dual.tallies = self.dual.tallies.copy()
-        return State(dual, self.counts.copy())
+        return State(dual, self.alphas.copy())
 
 
 class Epochs:
@@ -146,11 +144,8 @@ class Epochs:
         self.held = list(data.chunks(self.groups))
         self.positions = [self._order(chunk) for chunk in self.held]
         self.targets = [self.rule_of_targets(chunk) for chunk in self.held]
-        largest = max(float(chunk.squares.max()) for chunk in self.held)
-        b = RESOLUTION * (largest + RHO**2 + DELTA2)
-        self.rule = Rule(b, RHO)
         dual = WeightState(data.columns)
-        self.state = State(dual, np.zeros(data.rows, dtype=np.int32))
+        self.state = State(dual, np.zeros(data.rows, dtype=np.float32))
         self._visit_all(self.state, self.held)  # from here on as in a second reading
 
     def _order(self, chunk: Chunk) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -176,11 +171,11 @@ class Epochs:
         frozen = self._frozen()
         with timed() as seconds:
             for chunk, targets in zip(self.held, self.targets, strict=True):
-                frozen.scan(chunk.rows, targets, self.state.counts[targets.numbers], RHO)
+                frozen.scan(chunk.rows, targets, self.state.alphas[targets.numbers], RHO)
         return seconds()
 
     def cache_visit(self) -> float:
-        """Delivered and trained on: order, signs, prices and counts made on the way."""
+        """Delivered and trained on: order, signs, prices and dual variables made on the way."""
         state = self.state.copy()
         with timed() as seconds:
             self._visit_all(state, self.data.chunks(self.groups))
@@ -189,32 +184,32 @@ class Epochs:
     def memory_visit(self) -> float:
         """The training kernel alone, everything at hand."""
         state = self.state.copy()
-        parts = [state.counts[targets.numbers] for targets in self.targets]
-        erred = [np.zeros(len(part), dtype=np.uint8) for part in parts]
-        everything = zip(self.held, self.positions, self.targets, parts, erred, strict=True)
+        parts = [state.alphas[targets.numbers] for targets in self.targets]
+        moved = [np.zeros(len(part), dtype=np.uint8) for part in parts]
+        everything = zip(self.held, self.positions, self.targets, parts, moved, strict=True)
         with timed() as seconds:
-            for chunk, positions, targets, counts, marks in everything:
-                visit(state.dual, self.rule, chunk.rows, positions, targets, counts, marks)
+            for chunk, positions, targets, alphas, marks in everything:
+                own = chunk.rows, positions, targets, alphas, marks
+                visit(state.dual, SQUARED_HINGE, RHO, *own)
         return seconds()
 
     def _frozen(self) -> Frozen:
         dual = self.state.dual
-        return Frozen(dual.w, dual.bias, dual.scale, self.rule.b)
+        return Frozen(dual.w, dual.bias)
 
     def _scan_all(self, chunks: Iterable[Chunk]) -> None:
         frozen = self._frozen()
         for chunk in chunks:
             targets = self.rule_of_targets(chunk)
-            frozen.scan(chunk.rows, targets, self.state.counts[targets.numbers], RHO)
+            frozen.scan(chunk.rows, targets, self.state.alphas[targets.numbers], RHO)
 
     def _visit_all(self, state: State, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
             targets = self.rule_of_targets(chunk)
-            counts = state.counts[targets.numbers]
-            erred = np.zeros(len(counts), dtype=np.uint8)
-            order = self._order(chunk)
-            visit(state.dual, self.rule, chunk.rows, order, targets, counts, erred)
-            state.counts[targets.numbers] = counts
+            alphas = state.alphas[targets.numbers]
+            own = chunk.rows, self._order(chunk), targets, alphas, np.zeros(len(alphas), np.uint8)
+            visit(state.dual, SQUARED_HINGE, RHO, *own)
+            state.alphas[targets.numbers] = alphas
 
     def contenders(self, vowpal_cache: peers.VowpalCache | None) -> dict[str, Contender]:
         """The kernels alone first, then what the cache makes of them."""

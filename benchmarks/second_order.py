@@ -32,7 +32,7 @@ from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
 from streamtron.solver.targets import Targets
-from streamtron.solver.weights import Rule, WeightState, visit
+from streamtron.solver.weights import WeightState, visit
 
 HEADS = (0, 100, 300, 1000)
 
@@ -108,15 +108,14 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
     of_row = np.repeat(np.arange(number), np.diff(rows.indptr))
     pairs = np.bincount(of_row, weights=places[rows.indices] >= 0, minlength=number)
     running, total = WeightState(columns), np.zeros(columns + 1)
-    squares, counts = np.empty(number), np.zeros(number, np.int32)
+    squares, alphas = np.empty(number), np.zeros(number, np.float32)
     kernels.squared_norms(rows, squares)
-    rule = Rule(500.0 * (1.0 + float(squares.max())), 1.0)
     targets = Targets(np.arange(number), signs, np.ones(number), squares)
     moved = np.zeros(number, np.uint8)
 
     def visits() -> None:
         order = random.permutation(number)
-        visit(running, rule, rows, order, targets, counts, moved)
+        visit(running, SQUARED_HINGE, 1.0, rows, order, targets, alphas, moved)
 
     works: dict[str, tuple[Callable[[], object], float]] = {
         "visit": (visits, len(rows.indices)),

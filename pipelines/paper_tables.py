@@ -163,9 +163,9 @@ def geometric_margin(outcome: Any, directional: float, rho: float) -> float:
     """γ' = γ'_d ‖a‖ / √(‖a‖² − w_bias²): the margin without the augmentation."""
     if rho == 0:
         return directional
-    certificate = outcome.report["certificate"]
-    length = certificate["upper_bound"] * float(outcome.counts[0].total())
-    bias_weight = outcome.model.bias / (rho * certificate["scale"])
+    hard = outcome.model.settings["delta"] == 0.0
+    length = 1.0 / (directional if hard else outcome.report["certificate"]["upper_bound"])
+    bias_weight = outcome.model.bias / rho
     return directional / math.sqrt(1.0 - (bias_weight / length) ** 2)
 
 

@@ -286,12 +286,12 @@ def test_the_memory_figures_are_those_of_the_sum():
     assert told
     assert [int(figure) for figure in told.groups()] == [
         memory.IDLE_BYTES + memory.SOLVER_BYTES,
-        memory.ROW_BYTES,
+        memory.ALPHA_BYTES,
         memory.SOLVER_BYTES,
         memory.HEAD_BYTES * HEAD**2 // 10**6,
         memory.HEAD_BYTES,
         memory.LEARNER_BYTES,
-        memory.ROW_BYTES,
+        memory.ALPHA_BYTES,
         memory.SHARED_ROW_BYTES,
         memory.CERTIFIED_BYTES,
     ]

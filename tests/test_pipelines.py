@@ -164,16 +164,15 @@ def test_paper_tables_prints_both_tables_beside_the_papers_figures(small_file):
 
 
 def test_the_geometric_margin_leaves_the_augmentation_out(paper_tables, small_file):
-    """Against min y·a / √(‖w‖² + Σ Δ² c²) from the model's own weights and counts."""
+    """Against min y·a / √(‖w‖² + Σ Δ² c²) from the model's own weights and α."""
     paper = paper_tables.Paper("", 1, 1, 1, 1, 1, 1, 1, 1, None, None)
     outcome, (_, second) = paper_tables.faithful_run(
         str(small_file), paper, paper_tables.Effort(5000)
     )
     directional = second["directional_margin"]
-    scale = outcome.report["certificate"]["scale"]
-    counts = outcome.counts[0].dense(outcome.manifest.rows).astype(float)
-    square = float((outcome.model.weights**2).sum()) / scale**2 + float((counts**2).sum())
-    length = math.sqrt(square + (outcome.model.bias / scale) ** 2)
+    alphas = outcome.alphas[0].dense(outcome.manifest.rows).astype(float)
+    square = float((outcome.model.weights**2).sum()) + float((alphas**2).sum())
+    length = math.sqrt(square + outcome.model.bias**2)
     expected = directional * length / math.sqrt(square)
     assert paper_tables.geometric_margin(outcome, directional, 1) == pytest.approx(expected)
 

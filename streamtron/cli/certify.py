@@ -65,8 +65,7 @@ def certify(
     is a run, which is certified in one reading with its own shards and witness; --run-dir says
     where it is, if not beside MODEL.
 
-    What is printed is true of the weights as they are; a last line says what is proven of them at
-    their best scale, if that is more.
+    What is printed is true of the weights as they are, at their scale.
 
     The shards are prepared first, in --cache-dir or for a while, unless the run has a cache of
     them. Workers scan rows that do not fit in memory. Without a witness, this process trains on
@@ -112,9 +111,8 @@ def certify(
 
 
 def _lines(proof: Mapping[str, Any]) -> Lines:
-    """Yield what is proven of the weights as they are, and at their best scale if that is more."""
-    direction, learners = proof["certificate"], proof.get("learners")
-    certificate = direction | proof["as_given"]
+    """Yield what is proven of the weights."""
+    certificate, learners = proof["certificate"], proof.get("learners")
     readings = round(proof["readings"], 3)
     yield from aligned([("rows", certificate["rows_scanned"]), ("readings", readings)])
     problem = proof["problem"].items()
@@ -124,19 +122,12 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
     yield from zero_lines(learners or [proof])
     if is_verbose():
         yield from _of_weights(learners or [proof])
-    best = within(direction["relative_duality_gap"])
-    longer = best != within(certificate["relative_duality_gap"])
     if learners:
-        scales = [repr(learner["weights_scale"]) for learner in learners]
         yield ""
-        columns = bounds([learner["certificate"] | learner["as_given"] for learner in learners])
-        columns |= {"scale of weights": scales} if longer or is_verbose() else {}
+        columns = bounds([learner["certificate"] for learner in learners])
         yield from class_table([learner["label"] for learner in learners], columns)
     elif (gap := certificate["relative_duality_gap"]) < 1.0:
         yield f"{within(gap)}, proven on these rows"
-    if longer:
-        factor = "these scales" if learners else f"{proof['weights_scale']:.7g}"
-        yield f"the weights times {factor} are {best}"
     if excluded := certificate["rows_excluded"]:
         yield (
             f"{excluded:,} row{'s' * (excluded != 1)} of the shards left out, because the witness "
@@ -145,14 +136,13 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
 
 
 def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
-    """Yield scale and decision radius of one learner; the largest distance of the weights from
-    those that the counts give, where known."""
+    """Yield the decision radius of one learner; the largest distance of the weights from those that
+    the dual variables give, where known."""
     if len(proofs) == 1:
-        yield f"{'scale of weights':<18} {proofs[0]['weights_scale']!r:>13}"
         radius = proofs[0]["decision_radius"]
         shown = "none proven" if radius == math.inf else up(radius)
-        yield f"{'decision radius':<18} {shown:>13}  at that scale"
+        yield f"{'decision radius':<18} {shown:>13}"
     distances = [proof["distance"] for proof in proofs]
     if None not in distances:
-        what = "of the model's weights from those that the counts give"
+        what = "of the model's weights from those that the dual variables give"
         yield f"{'distance':<18} {number(max(distances)):>13}  {what}"

@@ -157,7 +157,7 @@ def _brief(value: Any) -> str:
 
 
 def _witness(facts: Mapping[str, Any]) -> Lines:
-    yield from _some(facts, "rows", "support_rows", "steps", "largest_count")
+    yield from _some(facts, "rows", "support_rows")
     yield from aligned([("size", format_size(facts["bytes"]))])
     yield from _shard_table(facts["shards"])
 

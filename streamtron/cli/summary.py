@@ -96,8 +96,6 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
         yield from (*_classes(learners), "")
     elif verbose:
         yield from (*_stages(report["stages"]), "")
-    if clipped := sum(learner["clipped_updates"] for learner in learners):
-        yield f"counts reached 2³¹ − 1: {clipped:,} steps were cut there"
     skipped = {"skipped": report["skipped"]} if many else {}
     certificate = {**report["certificate"], **skipped}
     yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)

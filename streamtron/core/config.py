@@ -21,8 +21,9 @@ from streamtron.core.limits import available_memory, available_processors
 from streamtron.core.names import check_names
 from streamtron.core.text import label_meant
 
-PRICES = (1e-40, 1e40)
-"""Range of C_k = C · weight of the row · weight of its class."""
+PRICES = (1e-20, 1e20)
+"""Range of C, and of C_k = C · weight of the row · weight of its class: dual variables are float32,
+and up to 2 C_k times the size of a label."""
 
 REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
 """The losses whose labels are numbers to be predicted."""
@@ -115,12 +116,12 @@ class Settings:
     SettingsError : a value out of range, or two that contradict each other.
     """
 
-    C: float | None = setting(None, "number", POSITIVE)
+    C: float | None = setting(None, "number", Range(*PRICES))
     loss: str = setting("squared_hinge", ("squared_hinge", "log_loss", "hinge", *REGRESSION))
     epsilon: float | None = setting(None, "number", Range(0.0, 1e30))
     penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"))
     l1_ratio: float | None = setting(None, "number", Range(0.0, 1.0))
-    delta: float | None = setting(None, "number", Range(1e-15, 1e15, or_zero=True))
+    delta: float | None = setting(None, "number", Range(1e-10, 1e9, or_zero=True))
     rho: float = setting(1.0, "number", POSITIVE._replace(or_zero=True))
     intercept: Literal["penalised", "free", "none"] | None = setting(
         None, ("penalised", "free", "none")

@@ -1,12 +1,12 @@
 """Every numba loop but those of ``data.formats``, and the only ``import numba``.
 
-Conventions: values float32, sums and weights float64, column numbers uint32, offsets int64,
-counts int32. The caller allocates; permutations come in as arrays; nothing is checked here (a
-Chunk is checked by its reader). Loops over nonzeros count in ``uintp``: without negative-wrap
+Conventions: values float32, sums and weights float64, column numbers uint32, offsets int64, dual
+variables α float32. The caller allocates; permutations come in as arrays; nothing is checked here
+(a Chunk is checked by its reader). Loops over nonzeros count in ``uintp``: without negative-wrap
 tests they are 1.8 times faster. Never ``fastmath``: a kernel equals its oracle bit for bit.
 
-Letters are the paper's: y_k = l_k (x_k, ρ, Δ_k e_k), a = Σ c_k y_k, t = Σ c_k, q_k = ‖y_k‖².
-The part of a that all rows share is ``w`` (columns) and ``scalars[BIAS]`` (its weight at ρ).
+A row k has the label l_k, the features x_k, the price C_k = 1/(2 Δ_k²) and the dual variable α_k;
+v = Σ α_k l_k (x_k, ρ). The weights are ``w`` (columns) and ``scalars[BIAS]`` (the weight at ρ).
 """
 
 from __future__ import annotations
@@ -35,31 +35,20 @@ except ValueError as error:  # of an environment variable
 if config.DISABLE_JIT:
     raise SettingsError("NUMBA_DISABLE_JIT is set, and all loops are compiled ones. Unset it.")
 
-BIAS, SQ_NORM, LOSS, EXTENSION, EXCESS = 0, 1, 2, 3, 4
-"""Places in ``scalars``: the bias weight, ‖a‖², the loss summed while training (an estimate),
-Σ Δ_k² c_k², the extension's part of ‖a‖², and what the gains of a dual point are above t/b, if the
-loss is not quadratic."""
+BIAS, SQ_NORM, LOSS, GAINS, STEPS = 0, 1, 2, 3, 3
+"""Places in ``scalars``: the bias weight; ‖v‖²; the loss summed while training (an estimate); and
+−Σ C_k φ*(−α_k/C_k), so that D = GAINS − ½ SQ_NORM. In the paper's procedure SQ_NORM is ‖a‖², and in
+the place of GAINS is t = Σ c_k."""
 
-STEPS, UPDATES, CLIPPED = 0, 1, 2
-"""Places in ``tallies``: t = Σ c_k, updates made by a call, updates cut at the largest count."""
+LEAST, LENGTHS, SIZES, COSTS, NORMS, MAGNITUDES = 0, 1, 2, 3, 4, 5
+SQ_EXTENSION, DUAL_BIAS, LOSSES, EARNED, SUMS = 6, 8, 10, 12, 14
+"""Places in a scan's ``sums``: a lower bound of min l (w·x + ρ w_bias) + Δ² α; Σ |α_k| ‖x_k‖;
+Σ |α_k| ρ; Σ C_k; Σ C_k ‖x_k‖; and the sum of |gains|. The others are compensated, the next place
+sums their rounding errors: Σ Δ_k² α_k²; Σ α_k l_k ρ; Σ C_k φ(m_k), at least; and the gains
+−Σ C_k φ*(−α_k/C_k), at most. And how many places there are."""
 
-LEAST, LENGTHS, SQ_EXTENSION, FRESH_BIAS, LOSSES, GAINS, COSTS, NORMS = 0, 1, 2, 4, 6, 8, 10, 12
-MAGNITUDES, SUMS = 14, 16
-"""Places in a scan's ``sums``: a lower bound of min y_k·a, Σ |c_k| ‖y_k‖, Σ Δ_k² c_k², Σ c_k l_k ρ;
-of losses that are not quadratic Σ C_k φ(s₀ m_k) and −Σ C_k φ*(−α_k/C_k); Σ C_k; and where t_k are
-numbers Σ C_k ‖x_k‖, and the sum of what the terms of the gains are at most. All but the first two
-are compensated: the next place sums the rounding errors. And how many places there are."""
-
-ROWS, STEPS_SCANNED, SUPPORT, VIOLATORS = 0, 1, 2, 3
-"""Places in a scan's ``totals``: rows, Σ |c_k|, rows with c_k ≠ 0, rows with y_k·a ≤ threshold."""
-
-BINS = 4096
-BIN_WIDTH = 1.0 / 512.0
-"""Margins are sorted into bins of s₀ m of this width, from 0 up; the last bin is beyond them."""
-
-SQ_SLACKS, SLACK_MARGINS, SQ_MARGINS = 0, 2, 4
-BIN_SUMS = 6
-"""Places in a bin, and how many it has: Σ C z², Σ C z m, Σ C m²; compensated, as above."""
+ROWS, SUPPORT, TOTALS = 0, 1, 2
+"""Places in a scan's ``totals``: rows, rows with α_k ≠ 0; and how many places there are."""
 
 UNIT_ROUNDOFF = 2.0**-53
 """u: a sum, product, quotient or square root of float64 is off by at most this part of itself."""
@@ -69,9 +58,10 @@ UNDERFLOW = 2.0**-1000
 
 DOT_ROUNDINGS = 24.0
 """A margin is off by at most (nonzeros + 2) u ‖(x, ρ)‖ ‖(w, w_bias)‖ (Higham, 2002, eq. 3.5); the
-rest allows for weights that are divided by a scale and multiplied by another, which rounds too."""
+rest allows for weights that were rounded when they were scaled, and for taking this off."""
 
-COUNT_MAX = 2**31 - 1
+LARGEST_COUNT = 2.0**24
+"""Counts of the paper's procedure are whole numbers of float32, up to here."""
 
 
 class Phi(NamedTuple):
@@ -93,9 +83,9 @@ _ROWS = types.NamedTuple(
 )
 _F8, _I8 = types.float64[::1], types.int64[::1]
 _MATRIX = types.float64[:, ::1]
-_I4, _U1 = types.int32[::1], types.uint8[::1]
+_F4, _U1 = types.float32[::1], types.uint8[::1]
 _ORDER, _SIGNS, _REALS = readonly(types.int64), readonly(types.int8), readonly(types.float64)
-_COUNTS = readonly(types.int32)
+_DUALS = readonly(types.float32)
 _PHI = types.NamedTuple([types.int64, types.float64, types.float64], Phi)
 
 
@@ -191,13 +181,13 @@ def _fetch(typing_context, array, place):
 
 
 @inlined
-def _fetch_ahead(rows, order, n, squares, delta2, counts, w):
+def _fetch_ahead(rows, order, n, squares, delta2, alphas, w):
     """Prefetch the row visited ``AHEAD`` visits after the n-th, the weights of a nearer one, and
     the offsets of later ones. A call would count references with locked instructions."""
     i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
     _fetch(delta2, i)
-    _fetch(counts, i)
+    _fetch(alphas, i)
     _fetch_weights_ahead(rows, order, n, w)
 
 
@@ -451,17 +441,22 @@ def _most(phi):
 
 @helper
 def _gain(phi, p, target):
-    """Return −φ*(−p), which a dual variable α = p C earns, over C; but of SQUARED_HINGE a lower
-    bound of it for every p that is off by at most 8 u of itself, and −∞ where one may be above the
-    most. ``target`` : t, where φ is of z − t.
+    """Return −φ*(−p), which a dual variable α = p C earns, over C: a lower bound of it for every p
+    that is off by at most 8 u of itself, and −∞ where p is outside of the domain by more than that.
+    ``target`` : t, where φ is of z − t.
+
+    A p just above the most stands for all α times 1 − 16 u: ‖v‖ only falls, and of these what is
+    returned is a lower bound, too. So it holds from 24 u below p to 8 u above it.
 
     The entropy H(p) = −p ln p − (1 − p) ln(1 − p) has the slope ln((1 − p)/p), infinite at both
-    ends: 16 u p (|ln p| + |ln(1 − p)| + 1) allows for p; near 1 it counts as its least, 0. Where t
-    is a number the gain is p t less ε |p|, ½ p² or ¼ p²: it is off by u of these."""
+    ends: 16 u p (|ln p| + |ln(1 − p)| + 1) allows for a larger p, with 32 u H for a smaller one, as
+    H ≥ p |ln p|; near 1 it counts as its least, 0. Of others the gain is p t less ε |p|, ½ p² or
+    ¼ p²: 32 u of these."""
     loss = phi.code
-    if loss == SQUARED_HINGE:
-        return p - 0.25 * (p * p)
-    if abs(p) > _most(phi) * (1.0 - 8.0 * UNIT_ROUNDOFF):
+    if p == 0.0:
+        return 0.0
+    of_margins = phi.code in (SQUARED_HINGE, LOG_LOSS, HINGE)
+    if abs(p) > _most(phi) * (1.0 + 8.0 * UNIT_ROUNDOFF) or (of_margins and p < 0.0):
         return -math.inf
     if loss == LOG_LOSS:
         if not UNDERFLOW < p < 1.0 - 128.0 * UNIT_ROUNDOFF:
@@ -472,9 +467,11 @@ def _gain(phi, p, target):
         off = 16.0 * p * (first + second + 1.0) + 32.0 * entropy
         return max(entropy - UNIT_ROUNDOFF * off, 0.0)
     if loss == HINGE:
-        return p * (1.0 - 16.0 * UNIT_ROUNDOFF)
-    off = 32.0 * UNIT_ROUNDOFF * _gain_terms(phi, p, target) + UNDERFLOW
-    return p * target - _conjugate(phi, p) - off
+        return p * (1.0 - 32.0 * UNIT_ROUNDOFF)
+    if loss == SQUARED_HINGE:
+        target = 1.0
+    linear, conjugate = p * target, _conjugate(phi, p)
+    return linear - conjugate - (32.0 * UNIT_ROUNDOFF * (abs(linear) + conjugate) + UNDERFLOW)
 
 
 @helper
@@ -486,38 +483,42 @@ def _conjugate(phi, p):
         return phi.epsilon * abs(p)
     if phi.code == SQUARED_EPSILON_INSENSITIVE:
         return phi.epsilon * abs(p) + 0.25 * (p * p)
+    if phi.code == SQUARED_HINGE:
+        return 0.25 * (p * p)
     return np.nan
 
 
 @helper
-def _gain_terms(phi, p, target):
-    """Return what the terms of a gain add up to at most, where t is a number."""
-    return abs(p * target) + _conjugate(phi, p)
+def _float32_within(alpha, most):
+    """Return the float32 nearest to α, or towards 0 where that is beyond ``most`` ≥ 0."""
+    single = np.float32(min(max(alpha, -most), most))
+    if abs(np.float64(single)) > most:
+        return np.nextafter(single, np.float32(0.0))
+    return single
 
 
 @helper
-def _step(phi, count, y_a, q, b, cost, target):
-    """Return the whole step m of dual coordinate ascent from c_k (Hsieh et al., ICML 2008), and for
-    LOG_LOSS what α earns after it, over C. Squared hinge: m = max(⌊(b − y_k·a)/q_k + ½⌋, −c_k), for
-    c_k + m maximises b Σ c_k − ½‖a‖². Hinge: the same, c_k + m at most b C. Logistic loss: see
-    ``_logistic_margin``. Where t is a number, c_k may be negative: see ``_residual_alpha``."""
+def _new_alpha(phi, alpha, m, q, cost, price, target):
+    """Return the dual variable after a step of dual coordinate ascent (Hsieh et al., ICML 2008), a
+    float32, and what it earns over C, if that is known: of LOG_LOSS, else 0.
+
+    It maximises C g(α'/C) − (α' − α) m − ½ (α' − α)² (q − Δ²), with g = −φ*(−p) and q = ‖(x, ρ)‖²,
+    to which SQUARED_HINGE adds Δ² (``price``). Logistic loss: see ``_logistic_margin``. Where t is
+    a number, α may be negative: see ``_residual_alpha``."""
     if phi.code == SQUARED_HINGE:
-        return _ascent_step(count, y_a, q, b), 0.0
-    gain = 0.0
-    largest = np.floor(b * _most(phi) * cost * (1.0 - 32.0 * UNIT_ROUNDOFF))
-    least = 0.0
+        if q <= 0.0 or (alpha == 0.0 and m >= 1.0):
+            return np.float32(alpha), 0.0
+        return np.float32(max(alpha + (1.0 - (m + price * alpha)) / q, 0.0)), 0.0
+    most = _most(phi) * cost
     if phi.code == HINGE:
-        best = count + np.floor((b - y_a) / q + 0.5) if q > 0.0 else np.inf
-    elif phi.code == LOG_LOSS:
-        z = _logistic_margin(count / b, y_a / b, q, cost)
+        best = max(alpha + (1.0 - m) / q, 0.0) if q > 0.0 else math.inf
+        return _float32_within(best, most), 0.0
+    if phi.code == LOG_LOSS:
+        z = _logistic_margin(alpha, m, q, cost)
         e = _exp_minus(abs(z))
         slope = _logistic_slope(z, e)
-        best, gain = np.floor(b * (cost * slope) + 0.5), slope * z + _logistic_value(z, e)
-    else:
-        largest = min(largest, np.float64(COUNT_MAX))
-        best = np.floor(b * _residual_alpha(phi, count / b, y_a / b - target, q, cost) + 0.5)
-        least = -largest
-    return min(max(best, least), largest) - count, gain
+        return _float32_within(cost * slope, most), slope * z + _logistic_value(z, e)
+    return _float32_within(_residual_alpha(phi, alpha, m - target, q, cost), most), 0.0
 
 
 @helper
@@ -568,89 +569,42 @@ def _logistic_margin(alpha, m, q, cost):
 
 
 @helper
-def _excess(phi, count, step, b, cost, target, gain):
-    """Return what a step adds to the gains above t/b. ``gain`` : of LOG_LOSS what α earns after it,
-    over C: at p = σ(−z) the entropy is p z + φ(z)."""
-    if phi.code == HINGE:
-        return 0.0
-    p, p_before = (count + step) / b / cost, count / b / cost
-    steps = (abs(count + step) - abs(count)) / b
-    if phi.code != LOG_LOSS:
-        gain = _gain(phi, p, target)
-    return cost * (gain - _gain(phi, p_before, target)) - steps
-
-
-@helper
-def _ascent_step(count, y_a, q, b):
-    if q <= 0.0 or (count == 0 and y_a >= b):
-        return 0.0
-    step = np.floor((b - y_a) / q + 0.5)
-    return -np.float64(count) if step < -count else step
+def _earned(phi, alpha, cost, price, target):
+    """Return −C φ*(−α/C)."""
+    if phi.code == SQUARED_HINGE:
+        return alpha - 0.5 * price * (alpha * alpha)
+    return cost * _gain(phi, alpha / cost, target) if cost > 0.0 else 0.0
 
 
 @kernel(
-    types.void(
-        _ROWS,
-        _ORDER,
-        _SIGNS,
-        _REALS,
-        types.float64,
-        types.float64,
-        _PHI,
-        types.float64,
-        _REALS,
-        _REALS,
-        _I4,
-        _F8,
-        _F8,
-        _I8,
-        _U1,
+    types.int64(
+        _ROWS, _ORDER, _SIGNS, _REALS, types.float64, _PHI, _REALS, _REALS, _F4, _F8, _F8, _U1
     )
 )
-def visit(
-    rows,
-    order,
-    signs,
-    delta2,
-    rho,
-    b,
-    phi,
-    scale,
-    targets,
-    squares,
-    counts,
-    w,
-    scalars,
-    tallies,
-    moved,
-):
-    """Visit rows in order: c_k ← c_k + m and a ← a + m y_k, where m is the step of dual coordinate
-    ascent.
+def visit(rows, order, signs, delta2, rho, phi, targets, squares, alphas, w, scalars, moved):
+    """Visit rows in order: each α_k is set by a step of dual coordinate ascent, and v moves along.
 
     Parameters
     ----------
     rows : the CSR rows.
     order : int64, row positions in the order of visits.
     signs : int8, shape (rows,): l_k; 0 leaves the row out.
-    delta2 : float64, shape (rows,): Δ_k² ≥ 0, so C_k = 1 / (2 Δ_k²).
-    rho, b : ρ and the resolution b.
+    delta2 : float64, shape (rows,): Δ_k² > 0, so C_k = 1 / (2 Δ_k²).
+    rho : ρ.
     phi : φ.
-    scale : s of the estimate Σ C_k φ(s m_k), added to ``scalars[LOSS]``.
     targets : float64, shape (rows,): t_k, where φ is of z − t; else (0,).
     squares : float64, shape (rows,): ‖x_k‖².
-    counts : int32, shape (rows,): c_k, changed in place. Never above COUNT_MAX: a step cut there is
-        counted in ``tallies[CLIPPED]``.
-    w, scalars, tallies : the learner's state, changed in place.
-    moved : uint8, shape (rows,): set to 1 where a row was updated.
+    alphas : float32, shape (rows,): α_k, changed in place.
+    w, scalars : v, changed in place.
+    moved : uint8, shape (rows,): set to 1 where α_k has changed.
 
-    Cost: one pass over the visited rows' nonzeros, two where a row is updated.
+    Returns how many have changed. Cost: one pass over the visited rows' nonzeros, two where α_k
+    changes.
     """
-    bias, sq_norm, lost = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS]
-    extension, excess = scalars[EXTENSION], scalars[EXCESS]
-    t, updates = tallies[STEPS], tallies[UPDATES]
-    numbers = len(targets) > 0
+    bias, sq_norm, lost, gains = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS], scalars[GAINS]
+    updates, numbers = 0, len(targets) > 0
     for n in range(len(order)):
-        _fetch_ahead(rows, order, n, squares, delta2, counts, w)
+        _fetch_ahead(rows, order, n, squares, delta2, alphas, w)
         i = np.uintp(order[n])
         if signs[i] == 0:
             continue
@@ -658,33 +612,52 @@ def visit(
         margin = l * (_dot(rows, i, w) + rho * bias)
         target = targets[i] if numbers else 0.0
         cost, price = _cost(delta2[i]), delta2[i] if phi.code == SQUARED_HINGE else 0.0
-        lost += cost * _value(phi, scale * margin - target)
-        y_a = margin + price * counts[i]
-        q = squares[i] + rho * rho + price
-        step, gain = _step(phi, counts[i], y_a, q, b, cost, target)
-        if step > COUNT_MAX - counts[i]:
-            step = np.float64(COUNT_MAX - counts[i])
-            tallies[CLIPPED] += 1
+        lost += cost * _value(phi, margin - target)
+        q, alpha = squares[i] + rho * rho, np.float64(alphas[i])
+        new, gain = _new_alpha(phi, alpha, margin, q + price, cost, price, target)
+        step = np.float64(new) - alpha
         if step == 0.0:
             continue
         _plus(rows, i, step * l, w)
         bias += (step * l) * rho
-        sq_norm = max(sq_norm + (2.0 * step * y_a + step * step * q), 0.0)
-        extension += price * (step * (2.0 * counts[i] + step))
-        if phi.code != SQUARED_HINGE:
-            excess += _excess(phi, counts[i], step, b, cost, target, gain)
-        m = np.int64(step)
-        t += abs(counts[i] + m) - abs(counts[i])
-        counts[i] += m
+        sq_norm = max(sq_norm + (2.0 * step * margin + step * step * q), 0.0)
+        after = (
+            cost * gain
+            if phi.code == LOG_LOSS
+            else _earned(phi, np.float64(new), cost, price, target)
+        )
+        gains += after - _earned(phi, alpha, cost, price, target)
+        alphas[i] = new
         updates += 1
         moved[i] = 1
-    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS] = bias, sq_norm, lost
-    scalars[EXTENSION], scalars[EXCESS] = extension, excess
-    tallies[STEPS], tallies[UPDATES] = t, updates
+    scalars[BIAS], scalars[SQ_NORM], scalars[LOSS], scalars[GAINS] = bias, sq_norm, lost, gains
+    return updates
 
 
 @kernel(
-    types.void(
+    types.Tuple([types.int64, types.float64])(
+        _ROWS, _SIGNS, _REALS, types.float64, _DUALS, types.float64, types.float64, _REALS, _U1
+    )
+)
+def find_mistakes(rows, signs, delta2, rho, counts, threshold, bias, w, marks):
+    """Return how many rows have y_k·a ≤ ``threshold``, as ``add_mistakes`` has it, and the least
+    y_k·a; ``marks`` (uint8, shape (rows,)) becomes 1 there and where c_k > 0, else 0."""
+    mistakes, least = 0, math.inf
+    for i in range(len(signs)):
+        marks[i] = 0
+        if signs[i] == 0:
+            continue
+        l = np.float64(signs[i])
+        y_a = l * (_dot(rows, i, w) + rho * bias) + delta2[i] * counts[i]
+        if y_a <= threshold:
+            mistakes += 1
+        least = min(least, y_a)
+        marks[i] = y_a <= threshold or counts[i] > 0.0
+    return mistakes, least
+
+
+@kernel(
+    types.int64(
         _ROWS,
         _ORDER,
         _SIGNS,
@@ -694,33 +667,19 @@ def visit(
         types.float64,
         types.boolean,
         _REALS,
-        _I4,
+        _F4,
         _F8,
         _F8,
-        _I8,
         _U1,
     )
 )
 def add_mistakes(
-    rows,
-    order,
-    signs,
-    delta2,
-    rho,
-    b,
-    epsilon,
-    by_length,
-    squares,
-    counts,
-    w,
-    scalars,
-    tallies,
-    moved,
+    rows, order, signs, delta2, rho, b, epsilon, by_length, squares, counts, w, scalars, moved
 ):
     """Visit rows in order: c_k ← c_k + 1 and a ← a + y_k where y_k·a is at most the threshold,
-    b t^(1−ε) or, ``by_length``, b ‖a‖^(1−ε); 0 at t = 0. All else is as in ``visit``."""
-    bias, sq_norm, extension = scalars[BIAS], scalars[SQ_NORM], scalars[EXTENSION]
-    t, updates = tallies[STEPS], tallies[UPDATES]
+    b t^(1−ε) or, ``by_length``, b ‖a‖^(1−ε); 0 at t = 0. ``counts`` : c_k, float32, LARGEST_COUNT
+    at most; all else is as in ``visit``."""
+    bias, sq_norm, t, updates = scalars[BIAS], scalars[SQ_NORM], scalars[STEPS], 0
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     for n in range(len(order)):
         _fetch_ahead(rows, order, n, squares, delta2, counts, w)
@@ -729,34 +688,18 @@ def add_mistakes(
             continue
         l = np.float64(signs[i])
         y_a = l * (_dot(rows, i, w) + rho * bias) + delta2[i] * counts[i]
-        if not y_a <= threshold:
-            continue
-        if counts[i] == COUNT_MAX:
-            tallies[CLIPPED] += 1
+        if not y_a <= threshold or counts[i] >= LARGEST_COUNT:
             continue
         _plus(rows, i, l, w)
         bias += l * rho
         sq_norm = max(sq_norm + (2.0 * y_a + (squares[i] + rho * rho + delta2[i])), 0.0)
-        extension += delta2[i] * (2.0 * counts[i] + 1.0)
-        t += 1
-        counts[i] += 1
+        t += 1.0
+        counts[i] += np.float32(1.0)
         updates += 1
         moved[i] = 1
         threshold = _threshold(t, sq_norm, b, epsilon, by_length)
-    scalars[BIAS], scalars[SQ_NORM], scalars[EXTENSION] = bias, sq_norm, extension
-    tallies[STEPS], tallies[UPDATES] = t, updates
-
-
-@helper
-def _add_to_bin(bins, place, cost, margin, slack):
-    """Add a row to the bin of its margin, a place below 0 to the first one."""
-    bin = np.uintp(place) if place > 0.0 else np.uintp(0)
-    bin *= np.uintp(BIN_SUMS)
-    slack += 4.0 * UNIT_ROUNDOFF * (1.0 + abs(slack))
-    weighted = cost * slack
-    _add_to(bins, bin + np.uintp(SQ_SLACKS), weighted * slack)
-    _add_to(bins, bin + np.uintp(SLACK_MARGINS), weighted * margin)
-    _add_to(bins, bin + np.uintp(SQ_MARGINS), cost * margin * margin)
+    scalars[BIAS], scalars[SQ_NORM], scalars[STEPS] = bias, sq_norm, t
+    return updates
 
 
 @helper
@@ -768,11 +711,23 @@ def _largest_residual(z, target, origin, off):
 
 
 @helper
-def _add_gain(sums, phi, cost, p, target, numbers):
-    """Add what α = p C earns to ``sums``; where t is a number also what its terms come to."""
-    _add_to(sums, np.uintp(GAINS), cost * _gain(phi, p, target))
-    if numbers:
-        _add_to(sums, np.uintp(MAGNITUDES), cost * _gain_terms(phi, p, target))
+def _least_target(target, center, alpha):
+    """Return t less ``center``, where α earns no more of it than of the label from which taking the
+    origin off has rounded t."""
+    return (target - center) - math.copysign(2.0 * UNIT_ROUNDOFF * abs(target), alpha)
+
+
+@helper
+def _add_dual(sums, phi, cost, price, alpha, target):
+    """Add what α earns at least to ``sums``, the size of that, and Δ² α². Where Δ = 0, and so
+    C = ∞, it earns α itself."""
+    if cost > 0.0:
+        earned = cost * _gain(phi, alpha / cost, target)
+    else:
+        earned = alpha if alpha > 0.0 else -math.inf
+    sums[MAGNITUDES] += abs(earned)
+    _add_to(sums, np.uintp(EARNED), earned)
+    _add_to(sums, np.uintp(SQ_EXTENSION), price * (alpha * alpha))
 
 
 @kernel(
@@ -782,19 +737,15 @@ def _add_gain(sums, phi, cost, p, target, numbers):
         _REALS,
         _REALS,
         _REALS,
-        _COUNTS,
+        _DUALS,
         types.float64,
         types.float64,
         types.float64,
         _PHI,
-        types.float64,
         _REALS,
         types.float64,
         types.float64,
         types.float64,
-        types.float64,
-        types.float64,
-        _F8,
         _F8,
         _I8,
         _U1,
@@ -806,50 +757,39 @@ def scan(
     delta2,
     squares,
     targets,
-    counts,
+    alphas,
     rho,
     bias,
     threshold,
     phi,
-    b,
     w,
     length,
-    scale,
     center,
     origin,
-    penalised,
-    bins,
     sums,
     totals,
     marks,
 ):
-    """Scan rows at fixed weights: add to the sums of a certificate, and find violators.
+    """Scan rows at fixed weights: add to the sums of a certificate, and mark the rows that matter.
 
-    With m the least that l (w·x + ρ w_bias) can be, its rounding considered, and z the most that
-    1 − s₀ m can be, a row goes into bin ⌊s₀ m / BIN_WIDTH⌋ (below 0: bin 0; beyond the last: left
-    out) with C z², C z m and C m², from which a bound of P(s) follows for any s. Of other losses
-    than SQUARED_HINGE bounds of C φ(s₀ m) and of what α = c/b earns are summed; Δ is not part of y.
-    Σ c_k l_k x_k is summed by ``add_counts``.
+    Of each row the most that C φ(m) can be is summed, the rounding of its margin considered, and
+    the least that α earns. Σ α_k l_k x_k is summed by ``add_duals``.
 
     Parameters
     ----------
-    rows, signs, delta2, squares, targets, counts, rho : as in ``visit``; ``counts`` are not
+    rows, signs, delta2, squares, targets, alphas, rho : as in ``visit``; ``alphas`` are not
         changed.
-    bias, w, length, scale : the fixed weights, ‖w‖, which bounds the rounding of margins, and s₀.
-    threshold : rows with y·a ≤ threshold are violators.
-    phi, b : φ, and counts to a unit of dual.
+    bias, w, length : the fixed weights, and ‖w‖, which bounds the rounding of margins.
+    phi : φ.
     center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
         taken off it already: a bias that is not penalised may be moved by any number.
-    penalised : ρ of a bias that is penalised, and so is a part of y; else 0.
-    bins : float64, shape (BINS · BIN_SUMS,), added to in place.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
-    marks : uint8, shape (rows,): 1 where y·a ≤ threshold or c > 0, else 0; of LOG_LOSS, and where
-        t_k are numbers, always 1, but for rows that are left out.
+    threshold, marks : uint8, shape (rows,): 1 where l (w·x + ρ w_bias) + Δ² α ≤ ``threshold`` (Δ
+        counts for SQUARED_HINGE alone) or α ≠ 0, else 0; of LOG_LOSS, and where t_k are numbers,
+        always 1, but for rows that are left out.
     """
-    numbers, quadratic = len(targets) > 0, phi.code == SQUARED_HINGE
-    target = 0.0
-    rows_scanned, violators = totals[ROWS], totals[VIOLATORS]
-    least = sums[LEAST]
+    numbers = len(targets) > 0
+    rows_scanned, least = totals[ROWS], sums[LEAST]
     for i in range(len(signs)):
         marks[i] = 0
         if signs[i] == 0:
@@ -858,47 +798,34 @@ def scan(
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
         roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
-        most = math.sqrt(squares[i]) * length + rho * abs(bias)
-        sure = margin - roundings * UNIT_ROUNDOFF * most
-        cost, price = _cost(delta2[i]), delta2[i] if quadratic else 0.0
-        _add_to(sums, np.uintp(COSTS), cost)
-        place = scale * sure / BIN_WIDTH
+        norm = math.sqrt(squares[i])
+        off = roundings * UNIT_ROUNDOFF * (norm * length + rho * abs(bias))
+        cost, price = _cost(delta2[i]), delta2[i] if phi.code == SQUARED_HINGE else 0.0
+        sums[COSTS] += cost
+        sums[NORMS] += cost * norm
+        at = sure = margin - off
         if numbers:
-            target = targets[i] - center
-            _add_to(sums, np.uintp(NORMS), cost * math.sqrt(squares[i]))
-            off = scale * roundings * UNIT_ROUNDOFF * most
-            at = _largest_residual(scale * margin, targets[i], origin, off)
-            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
-        elif not quadratic:
-            at = scale * sure
-            at -= 2.0 * UNIT_ROUNDOFF * abs(at)
-            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
-        elif place < BINS:
-            _add_to_bin(bins, place, cost, sure, 1.0 - scale * sure)
-        extension = price * counts[i]
-        least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + extension))
-        if margin + extension <= threshold:
-            violators += 1
+            at = _largest_residual(margin, targets[i], origin, off)
+        _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
+        alpha = np.float64(alphas[i])
+        extension = price * alpha
+        least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + abs(extension)))
+        if margin + extension <= threshold or numbers or phi.code == LOG_LOSS:
             marks[i] = 1
-        if numbers or phi.code == LOG_LOSS:
+        if alpha != 0.0:
             marks[i] = 1
-        c = np.float64(counts[i])
-        if c > 0.0 or (numbers and c < 0.0):
-            marks[i] = 1
-            totals[STEPS_SCANNED] += abs(np.int64(counts[i]))
             totals[SUPPORT] += 1
-            _add_to(sums, np.uintp(SQ_EXTENSION), price * (c * c))
-            _add_to(sums, np.uintp(FRESH_BIAS), c * l * rho)
-            sums[LENGTHS] += abs(c) * math.sqrt(squares[i] + penalised * penalised + price)
-            if not quadratic:
-                _add_gain(sums, phi, cost, c / b / cost, target, numbers)
-    sums[LEAST] = least
-    totals[ROWS], totals[VIOLATORS] = rows_scanned, violators
+            _add_to(sums, np.uintp(DUAL_BIAS), alpha * l * rho)
+            sums[SIZES] += abs(alpha) * rho
+            sums[LENGTHS] += abs(alpha) * norm
+            target = _least_target(targets[i], center, alpha) if numbers else 0.0
+            _add_dual(sums, phi, cost, price, alpha, target)
+    sums[LEAST], totals[ROWS] = least, rows_scanned
 
 
-@kernel(types.void(_ROWS, _ORDER, _SIGNS, _COUNTS, _F8, _F8, types.int64, types.int64))
-def add_counts(rows, order, signs, counts, fresh, low, first, stop):
-    """Σ c_i l_i x_i of the rows at ``order`` is added to ``fresh`` in place, compensated: ``low``
+@kernel(types.void(_ROWS, _ORDER, _SIGNS, _DUALS, _F8, _F8, types.int64, types.int64))
+def add_duals(rows, order, signs, alphas, fresh, low, first, stop):
+    """Σ α_i l_i x_i of the rows at ``order`` is added to ``fresh`` in place, compensated: ``low``
     (both float64, shape (columns,)) sums the rounding errors. Only columns ``first`` … ``stop`` − 1
     are, in whatever order a row has them: the sum in one does not depend on others."""
     for n in range(len(order)):
@@ -906,7 +833,7 @@ def add_counts(rows, order, signs, counts, fresh, low, first, stop):
         _fetch_weights_ahead(rows, order, n, fresh)
         _fetch_weights_ahead(rows, order, n, low)
         i = np.uintp(order[n])
-        factor = np.float64(counts[i]) * np.float64(signs[i])
+        factor = np.float64(alphas[i]) * np.float64(signs[i])
         for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
             column = rows.indices[j]
             if column < first or column >= stop:
@@ -919,14 +846,14 @@ def add_counts(rows, order, signs, counts, fresh, low, first, stop):
             low[column] += (old - (new - grown)) + (value - grown)
 
 
-@kernel(types.int64(_ROWS, _I4, _F8, _F8, types.uint32[::1], _F8))
-def drain(rows, counts, fresh, low, columns, values):
-    """Move what ``add_counts`` has summed of these rows out of ``fresh`` and ``low``, which are 0
+@kernel(types.int64(_ROWS, _DUALS, _F8, _F8, types.uint32[::1], _F8))
+def drain(rows, alphas, fresh, low, columns, values):
+    """Move what ``add_duals`` has summed of these rows out of ``fresh`` and ``low``, which are 0
     then: into ``columns`` and ``values`` (uint32 and float64, as long as the rows have nonzeros)
     each column where the sum is not 0, as it is met, and the sum. Return how many."""
     moved = 0
-    for i in range(len(counts)):
-        if counts[i] != 0:
+    for i in range(len(alphas)):
+        if alphas[i] != 0.0:
             for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
                 column = rows.indices[j]
                 if fresh[column] != 0.0 or low[column] != 0.0:
@@ -937,18 +864,6 @@ def drain(rows, counts, fresh, low, columns, values):
     return moved
 
 
-@kernel(types.void(_REALS, _F8, types.float64[:, ::1]))
-def sum_bins(bins, total, sums):
-    """Σ C z², Σ C z m and Σ C m² of bins 0 … j into row j of ``sums`` (float64, shape (BINS, 3));
-    ``total`` is float64, shape (BIN_SUMS,), all 0."""
-    for j in range(len(sums)):
-        for k in range(3):
-            high, low = np.uintp(2 * k), np.uintp(2 * k + 1)
-            _add_to(total, high, bins[BIN_SUMS * j + 2 * k])
-            total[low] += bins[BIN_SUMS * j + 2 * k + 1]
-            sums[j, k] = total[high] + total[low]
-
-
 @kernel(types.void(_REALS, _F8))
 def sum_squares(vector, total):
     """Σ v_j² into ``total`` (float64, shape (2,), all 0), compensated."""
@@ -956,13 +871,13 @@ def sum_squares(vector, total):
         _add_to(total, np.uintp(0), vector[j] * vector[j])
 
 
-@kernel(types.void(_REALS, types.float64, types.float64, _F8))
-def soft_sums(vector, scale, threshold, sums):
-    """With e_j = (s |v_j| − threshold)₊: Σ e_j and Σ e_j², compensated, and max s |v_j|, into
+@kernel(types.void(_REALS, types.float64, _F8))
+def soft_sums(vector, threshold, sums):
+    """With e_j = (|v_j| − threshold)₊: Σ e_j and Σ e_j², compensated, and max |v_j|, into
     ``sums`` (float64, shape (5,), all 0)."""
     largest = 0.0
     for j in range(len(vector)):
-        size = scale * abs(vector[j])
+        size = abs(vector[j])
         largest = max(largest, size)
         excess = size - threshold
         if excess > 0.0:

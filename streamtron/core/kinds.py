@@ -35,7 +35,7 @@ def _shown(number: float) -> str:
 
 
 POSITIVE = Range(1e-30, 1e30)
-"""Of C, weights and ρ: their products and squares neither overflow nor vanish."""
+"""Of weights and ρ: their products and squares neither overflow nor vanish."""
 
 BELOW_1 = Range(0.0, 1.0 - 2.0**-53, words="0 to below 1")
 

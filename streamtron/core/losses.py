@@ -37,8 +37,7 @@ class Loss:
     code: int
     """what kernels branch on"""
     quadratic: bool
-    """whether φ is a quadratic between bends: its sums by bins give P at any scale, and many rows
-    together cost one quadratic"""
+    """whether φ is a quadratic between bends, so that many rows together cost one quadratic"""
     sparse: bool
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
     most: float
@@ -67,13 +66,6 @@ class Loss:
     def sharp(self) -> Phi:
         """The same without a zone: the loss of the objective."""
         return Phi(self.code, 0.0, self.epsilon)
-
-    def shares(self, t: Vector) -> Vector:
-        """Return how many C_k are counted on as the most that |α_k| is, of labels that are numbers
-        ``t``, shape (rows,)."""
-        if self.code == kernels.EPSILON_INSENSITIVE:
-            return np.ones(len(t))
-        return np.clip(2.0 * np.abs(t), 1e-30, self.most)
 
 
 SQUARED_HINGE = Loss(
@@ -122,9 +114,6 @@ SQUARED_ERROR = replace(
     steepest=1.0,
 )
 """½ m²; C is 1/α of scikit-learn's Ridge. LIBLINEAR has no solver of it."""
-
-PENALISED = replace(SQUARED_HINGE, quadratic=False)
-"""The squared hinge where the penalty has a 1-norm: P is no quadratic then."""
 
 HUBER = replace(SQUARED_ERROR, name="huber", code=kernels.HUBER)
 """½ m² for |m| ≤ ε, ε |m| − ½ ε² beyond."""

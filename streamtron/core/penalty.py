@@ -48,14 +48,14 @@ class SoftSums(NamedTuple):
     largest: float
 
 
-def soft_sums(vector: Vector, scale: float, ratio: float) -> SoftSums:
-    """Sum what the vector ``scale`` · v is above the threshold ``ratio``.
+def soft_sums(vector: Vector, ratio: float) -> SoftSums:
+    """Sum what a vector is above the threshold ``ratio``.
 
-    >>> soft_sums(np.array([-3.0, 0.25, 1.0]), 1.0, 0.5)
+    >>> soft_sums(np.array([-3.0, 0.25, 1.0]), 0.5)
     SoftSums(excess=3.0, squares=6.5, largest=3.0)
     """
     sums = np.zeros(5)
-    kernels.soft_sums(vector, scale, ratio, sums)
+    kernels.soft_sums(vector, ratio, sums)
     return SoftSums(float(sums[0] + sums[1]), float(sums[2] + sums[3]), float(sums[4]))
 
 
@@ -88,7 +88,7 @@ class Penalty(NamedTuple):
         >>> [Penalty.of(r).dual(10.0, np.array([2.0, 0.25, 1.0])) for r in (0.5, 1.0)]
         [7.25, 4.875]
         """
-        sums, bias = soft_sums(v[:-1], 1.0, self.lasso), float(v[-1])
+        sums, bias = soft_sums(v[:-1], self.lasso), float(v[-1])
         scale = 1.0 / max(sums.largest / self.lasso, 1.0)
         scaled = scale * gains - 0.5 * (scale * bias) ** 2
         if self.ridge == 0.0:

@@ -17,13 +17,10 @@ Vector = NDArray[np.float64]
 
 
 class BlockSums(NamedTuple):
-    """What some consecutive rows add to the sums of a scan: to ``bins`` at ``places``, shape
-    (len(places), BIN_SUMS); to ``sums`` and ``totals``; to Σ c_k l_k x_k the ``values`` at
-    ``columns``, each named once; and to Σ C_k x_kj², where r > 0, the ``squares`` at ``occurring``
-    columns."""
+    """What some consecutive rows add to the sums of a scan: to ``sums`` and ``totals``; to
+    Σ α_k l_k x_k the ``values`` at ``columns``, each named once; and to Σ C_k x_kj², where r > 0,
+    the ``squares`` at ``occurring`` columns."""
 
-    places: NDArray[np.int64]
-    bins: Vector
     sums: Vector
     totals: NDArray[np.int64]
     columns: NDArray[np.uint32]
@@ -35,36 +32,29 @@ class BlockSums(NamedTuple):
 class ScanSums:
     """Accumulate the sums of one scan at fixed weights, from which a Certificate is computed.
 
-    All sums are compensated: a sum of n terms is off by u of itself, and by 4 n² u² of the sum of
-    their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums that are added up).
-    ``scale`` is s₀ > 0, around which P(s w) is bounded most tightly (t / ‖a‖²), or at which it is
-    where ``loss`` is not quadratic; α = c / ``b``. ``free`` is ρ of a bias that is not penalised,
-    see ``Settings.augmentation``; else 0. ``ratio`` is r of ``core.penalty``. ``fresh`` and ``low``
-    are Σ c_k l_k x_k, and the rounding errors of its additions until ``fold`` adds them.
-    ``sq_columns`` : Σ C_k x_kj² of each column where r > 0; else None.
+    Sums from which bounds are made are compensated: one of n terms is off by u of itself, and by
+    4 n² u² of the sum of their magnitudes (Ogita, Rump and Oishi, 2005, Proposition 4.5; 4 for sums
+    that are added up).
+    ``free`` is ρ of a bias that is not penalised, see ``Settings.augmentation``; else 0. ``ratio``
+    is r of ``core.penalty``. ``fresh`` and ``low`` are Σ α_k l_k x_k, and the rounding errors of
+    its additions until ``fold`` adds them. ``sq_columns`` : Σ C_k x_kj² of each column where r > 0;
+    else None.
     """
 
     sq_columns: Vector | None = None
 
     def __init__(
-        self,
-        scale: float,
-        width: int,
-        loss: Loss = SQUARED_HINGE,
-        b: float = 1.0,
-        free: float = 0.0,
-        ratio: float = 0.0,
+        self, width: int, loss: Loss = SQUARED_HINGE, free: float = 0.0, ratio: float = 0.0
     ) -> None:
-        self.scale, self.loss, self.b, self.free, self.ratio = scale, loss, b, free, ratio
-        self.bins = no_bins()
+        self.loss, self.free, self.ratio = loss, free, ratio
         self.fresh, self.low = np.zeros(width), np.zeros(width)
         if ratio:
             self.sq_columns = np.zeros(width)
         self.sums = no_sums()
-        self.totals = np.zeros(4, dtype=np.int64)
+        self.totals = np.zeros(kernels.TOTALS, dtype=np.int64)
 
     def fold(self) -> None:
-        """Complete the sum Σ c_k l_k x_k in ``fresh``."""
+        """Complete the sum Σ α_k l_k x_k in ``fresh``."""
         if len(self.low):
             self.fresh += self.low
             self.low = np.zeros(0)
@@ -74,29 +64,20 @@ class ScanSums:
         if len(self.low) != len(self.fresh):
             self.low = np.zeros(len(self.fresh))
 
-    def take_block(self, rows: Rows, counts: NDArray[np.int32]) -> BlockSums:
+    def take_block(self, rows: Rows, alphas: NDArray[np.float32]) -> BlockSums:
         """Take out what these rows, and no others, have added since the sums were empty."""
-        most = int(np.diff(rows.indptr)[counts != 0].sum())
+        most = int(np.diff(rows.indptr)[alphas != 0.0].sum())
         columns, values = np.empty(most, np.uint32), np.empty(most)
-        number = kernels.drain(rows, counts, self.fresh, self.low, columns, values)
-        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
-        places = np.flatnonzero(bins.any(axis=1))  # few where a block has few rows
-        filled, sums, totals = bins[places], self.sums, self.totals
-        bins[places] = 0.0
-        self.sums, self.totals = no_sums(), np.zeros(4, dtype=np.int64)
+        number = kernels.drain(rows, alphas, self.fresh, self.low, columns, values)
+        sums, totals = self.sums, self.totals
+        self.sums, self.totals = no_sums(), np.zeros(kernels.TOTALS, dtype=np.int64)
         known = np.zeros(0) if self.sq_columns is None else self.sq_columns
-        occurring = np.flatnonzero(known)
+        occurring = np.flatnonzero(known)  # few where a block has few rows
         squares, known[occurring] = known[occurring], 0.0
-        return BlockSums(
-            places, filled, sums, totals, columns[:number], values[:number], occurring, squares
-        )
+        return BlockSums(sums, totals, columns[:number], values[:number], occurring, squares)
 
     def add(self, block: BlockSums) -> None:
         """Add the sums of some rows; their columns must exist."""
-        bins = self.bins.reshape(-1, kernels.BIN_SUMS)
-        filled = bins[block.places]
-        _add_compensated(filled.reshape(-1), block.bins.reshape(-1))
-        bins[block.places] = filled
         self._add_sums(block.sums, block.totals)
         self.unfold()
         self.fresh[block.columns], off = _two_sum(self.fresh[block.columns], block.values)
@@ -105,7 +86,7 @@ class ScanSums:
             self.sq_columns[block.occurring] += block.squares
 
     def __add__(self, other: ScanSums) -> ScanSums:
-        """Return the sums over the rows of both, scanned at the same weights with the same s₀.
+        """Return the sums over the rows of both, scanned at the same weights.
 
         The bounds on rounding hold for any tree of such additions of n terms: each addition leaves
         its exact rounding error in ``low``, or in the place after the sum. These errors have at
@@ -118,75 +99,57 @@ class ScanSums:
         if total.sq_columns is not None:
             squares = other.sq_columns
             total.sq_columns = None if squares is None else total.sq_columns + squares
-        _add_compensated(total.bins, other.bins)
         total._add_sums(other.sums, other.totals)
         return total
 
     def _add_sums(self, block: Vector, totals: NDArray[np.int64]) -> None:
         sums = self.sums
         sums[kernels.LEAST] = min(sums[kernels.LEAST], block[kernels.LEAST])
-        sums[kernels.LENGTHS] += block[kernels.LENGTHS]
+        plain = slice(kernels.LENGTHS, kernels.SQ_EXTENSION)
+        sums[plain] += block[plain]
         _add_compensated(sums[kernels.SQ_EXTENSION :], block[kernels.SQ_EXTENSION :])
         self.totals += totals
 
     def center(self, bias: float) -> float:
-        """Return what ``kernels.scan`` takes off t_k: the bias s₀ ρ ``bias`` that is scanned, where
-        it is not penalised and t_k are numbers; else 0."""
-        return self.scale * self.free * bias if self.loss.numbers else 0.0
+        """Return what ``kernels.scan`` takes off t_k: the bias ρ ``bias`` that is scanned, where it
+        is not penalised and t_k are numbers; else 0."""
+        return self.free * bias if self.loss.numbers else 0.0
 
     @property
-    def steps(self) -> int:
-        """Return t = Σ |c_k| over the scanned rows."""
-        return int(self.totals[kernels.STEPS_SCANNED])
+    def support(self) -> int:
+        """Return the number of rows with α_k ≠ 0."""
+        return int(self.totals[kernels.SUPPORT])
 
     @property
-    def violators(self) -> int:
-        """Return the number of rows with y_k·a ≤ threshold."""
-        return int(self.totals[kernels.VIOLATORS])
-
-    @property
-    def fresh_bias(self) -> float:
-        """Return Σ c_k l_k ρ."""
-        return self.sum_at(kernels.FRESH_BIAS)
+    def dual_bias(self) -> float:
+        """Return Σ α_k l_k ρ."""
+        return self.sum_at(kernels.DUAL_BIAS)
 
     @property
     def sq_norm(self) -> float:
-        """Return ‖a‖² from the counts: ‖Σ c_k l_k x_k‖² + (Σ c_k l_k ρ)² + Σ Δ_k² c_k²; without
-        the second where the bias is not penalised."""
+        """Return ‖v‖² from the dual variables: ‖Σ α_k l_k x_k‖² + (Σ α_k l_k ρ)²; without the
+        second where the bias is not penalised."""
         self.fold()
         sq_weights = kernels.compensated_square_sum(self.fresh)
-        return sq_weights + (0.0 if self.free else self.fresh_bias**2) + self.sq_extension
+        return sq_weights + (0.0 if self.free else self.dual_bias**2)
 
     @property
     def sq_extension(self) -> float:
-        """Return Σ Δ_k² c_k²."""
+        """Return Σ Δ_k² α_k²."""
         return self.sum_at(kernels.SQ_EXTENSION)
 
     @property
-    def excess(self) -> float:
-        """Return Σ G − t/b, see ``certificate.dual_of``; 0 if the loss is quadratic."""
-        if self.loss.quadratic:
-            return 0.0
-        return self.sum_at(kernels.GAINS) - self.steps / self.b
-
-    @property
-    def losses(self) -> float:
-        """Return Σ C φ at the scale s₀, at least. Of a quadratic loss rows of bins from
-        1 / BIN_WIDTH on have a slack at s₀ by rounding alone: that of s₀ m puts every 1 − s₀ m off
-        by at most 2 u (1 + |1 − s₀ m|)."""
-        if not self.loss.quadratic:
-            return self.sum_at(kernels.LOSSES)
-        sums = np.empty((round(1.0 / kernels.BIN_WIDTH), 3))
-        kernels.sum_bins(self.bins, np.zeros(kernels.BIN_SUMS), sums)
-        hidden = 2.0 * kernels.UNIT_ROUNDOFF * math.sqrt(self.sum_at(kernels.COSTS))
-        return (math.sqrt(max(sums[-1, 0], 0.0)) + hidden) ** 2
+    def gains(self) -> float:
+        """Return −Σ C_k φ*(−α_k/C_k), at most."""
+        return self.sum_at(kernels.EARNED)
 
     def sum_at(self, place: int) -> float:
         """Return the compensated sum at a place of ``sums``."""
+        assert place >= kernels.SQ_EXTENSION
         return float(self.sums[place] + self.sums[place + 1])
 
     def distance(self, w: Vector) -> float:
-        """Return ‖w − Σ c_k l_k x_k‖ / ‖Σ c_k l_k x_k‖ of any width; 0 without counts."""
+        """Return ‖w − v‖ / ‖v‖, v = Σ α_k l_k x_k, of any width; 0 where v is 0."""
         self.fold()
         length = math.sqrt(kernels.square_sum(self.fresh))
         common = min(len(w), len(self.fresh))
@@ -200,12 +163,7 @@ def no_sums() -> Vector:
     return np.append(math.inf, np.zeros(kernels.SUMS - 1))
 
 
-def no_bins() -> Vector:
-    """Return a scan's ``bins`` before its first row."""
-    return np.zeros(kernels.BINS * kernels.BIN_SUMS)
-
-
-@np.errstate(invalid="ignore")  # −∞ − −∞ where counts are above b C
+@np.errstate(invalid="ignore")  # −∞ − −∞ where α is beyond its most
 def _two_sum(a: Vector, b: Vector) -> tuple[Vector, Vector]:
     """Return a + b and its exact rounding error (Knuth, 1969); no number where a sum is −∞."""
     total = a + b

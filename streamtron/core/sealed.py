@@ -22,7 +22,15 @@ from numpy.typing import NDArray
 from streamtron.core.errors import FileDamaged
 from streamtron.core.files import parse_json, reading_from, regular, write_atomically
 
-_DTYPES = {"F64": "<f8", "F16": "<f2", "I32": "<i4", "U32": "<u4", "I64": "<i8", "U8": "|u1"}
+_DTYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I32": "<i4",
+    "U32": "<u4",
+    "I64": "<i8",
+    "U8": "|u1",
+}
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # safetensors' own limit
 _PIECE = 1 << 16  # entries

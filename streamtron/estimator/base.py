@@ -38,9 +38,8 @@ from streamtron.runs.inputs import as_model, as_paths, cache_directory
 from streamtron.runs.learners import Training, against_rest, in_order
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import certificate_of, sign_of_learner
-from streamtron.runs.upper_bounds import resolution
-from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner, set_resolution, set_weights
+from streamtron.solver.alphas import Alphas
+from streamtron.solver.learner import Learner, set_weights
 from streamtron.solver.partial_fit import EarlierData
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         machine = machine_of(self.n_jobs)
         warm = (
             self.warm_start
-            and hasattr(self, "_counts")
+            and hasattr(self, "_alphas")
             and np.array_equal(rows.classes, getattr(self, "classes_", ()))
             and (self._rows, self.coef_.shape[-1]) == rows.X.shape
             and all(past.rho == settings.augmentation for past in self._past)  # of the bias
@@ -258,7 +257,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             data.held = None
         learners = learners_of(rows, data, settings, self.class_weight)
         if warm:
-            self._start_warm(learners, rows, data.numbers)
+            self._start_warm(learners, data.numbers)
         classes = [label_text(label) for label in rows.classes.tolist()]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
         listen = _lines(name_of) if self.verbose else ignore
@@ -268,9 +267,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, data.numbers.astype(np.int64), settings)
 
-    def _start_warm(
-        self, learners: Sequence[Learner], rows: MatrixRows, numbers: NDArray[np.uint32]
-    ) -> None:
+    def _start_warm(self, learners: Sequence[Learner], numbers: NDArray[np.uint32]) -> None:
         """Give learners the weights, and if they prove anything the dual variables, of the fit
         before."""
         coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
@@ -278,14 +275,9 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         for number, learner in enumerate(learners):
             center, rho = learner.targets.center, learner.augmentation
             bias = (float(biases[number]) - center) / rho if rho > 0.0 else 0.0
-            b, counts = 1.0, copy.deepcopy(self._counts[number])
-            if not learner.loss.quadratic:  # counts of another C prove nothing
-                heaviest = 1.0 if rows.weights is None else max(1.0, float(rows.weights.max()))
-                if learner.loss.numbers:  # α may be far above C
-                    heaviest *= float(learner.loss.shares(rows.codes - center).max())
-                b, counts = resolution(learner) / heaviest, Counts()
-                set_resolution(learner, b)
-            set_weights(learner, b * weights[number], b * bias, counts)
+            known = learner.loss.quadratic  # else those of another C prove nothing
+            alphas = copy.deepcopy(self._alphas[number]) if known else Alphas()
+            set_weights(learner, weights[number].copy(), bias, alphas)
 
     def _conclude(
         self,
@@ -301,7 +293,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             self.classes_ = classes
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
         self._centers = np.array([learner.targets.center for learner in learners])
-        self._counts = [learner.counts for learner in learners]
+        self._alphas = [learner.alphas for learner in learners]
         columns = self.n_features_in_
         self._past = [EarlierData.of(learner, numbers, columns, sign) for learner in learners]
         certificates = [certificate_of(learner) for learner in learners]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  # as all of them
 from sklearn.utils.metaestimators import available_if
 
-from streamtron.core.certificate import Certificate, upper_bound_of
+from streamtron.core.certificate import FEW, Certificate
 from streamtron.core.errors import SettingsError
 from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
 from streamtron.estimator.parameters import settings_of
@@ -194,7 +195,7 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         data = rows.data()
         learners = learners_of(rows, data, settings, self.class_weight)
         for name, value in problem_of(learners, settings, rows.numbers).items():
-            if value != self._problem[name]:  # of which the same counts prove less
+            if value != self._problem[name]:  # of which the same α prove less
                 raise SettingsError(
                     f"{name} is {value}, and was {self._problem[name]} for the earlier rows: keep "
                     "it, or call fit with all rows."
@@ -220,12 +221,12 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
 
 def _certificate_of(past: EarlierData) -> dict[str, Any]:
     """Return a certificate of D alone, and of the upper bound where there are margins."""
-    sums, (upper, rounding) = past.scan_sums, upper_bound_of(past.scan_sums)
+    dual, sums = past.dual, past.scan_sums
+    has_margins = dual > 0.0 and sums.loss.quadratic and not sums.free
     return {
-        **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0, 1.0).to_dict()),
-        "upper_bound": upper if sums.loss.quadratic and not sums.free else None,
-        "dual_objective": past.dual or None,
-        "rounding_bound": rounding,
+        **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0).to_dict()),
+        "upper_bound": (1.0 + FEW) / math.sqrt(2.0 * dual) if has_margins else None,
+        "dual_objective": dual or None,
         "rows_scanned": past.rows,
         "covers": f"this holds for all {past.rows} rows given so far; nothing is proven of the "
         "weights, for the earlier ones were not there to be scanned at them",

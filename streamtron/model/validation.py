@@ -31,7 +31,6 @@ _CERTIFICATE = {
     **dict.fromkeys(("directional_margin", "primal_margin"), (-1e150, 1e150)),
     "upper_bound": (1e-150, 1e150),
     "rows_scanned": (0, 2**63),
-    "scale": (1e-200, 1e200),
 }
 _BALL = {"radius": (0, 1e150), "unit": (0, 1e100), "bias": (-1e150, 1e150)}
 _SETTINGS = {"C": (1e-30, 1e30), "delta": (1e-15, 1e15), "rho": (1e-30, 1e30), "tol": (0, 1)}

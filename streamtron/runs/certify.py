@@ -59,12 +59,10 @@ from streamtron.runs.memory import (
 )
 from streamtron.runs.report import deletions_of
 from streamtron.runs.scan import Scans
-from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds, resolution
+from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
 from streamtron.runs.witness import Witness, export
-from streamtron.solver.duals import Counts
-from streamtron.solver.learner import Learner, set_resolution, set_weights
-
-_OF_WEIGHTS = ("primal_objective", "primal_margin", "relative_duality_gap")
+from streamtron.solver.alphas import Alphas
+from streamtron.solver.learner import Learner, set_weights
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,21 +71,17 @@ class Proof:
 
     Parameters
     ----------
-    certificate : primal objective and scale of the model's direction, dual objective of the data.
-        What is proven of the weights as they are is ``as_given``.
-    weights_scale : the s at which s · weights is certified (1 for a model that we trained).
-    decision_radius : at that scale every decision value of a row x is within
-        decision_radius · ‖(x, ρ)‖ of the optimum's.
-    distance : ‖v − u‖ / ‖u‖ of the weights v at that scale from u = t/‖a‖² Σ c_k l_k x_k, made of
-        the witness's counts at the largest dual (1/b Σ c_k l_k x_k for other losses than the
-        squared hinge); both are the optimum where the gap is 0. None without a witness.
+    certificate : primal objective of the weights, dual objective of the data.
+    decision_radius : every decision value of a row x is within decision_radius · ‖(x, ρ)‖ of the
+        optimum's.
+    distance : ‖w − v‖ / ‖v‖ of the weights from v = Σ α_k l_k x_k, made of the witness's dual
+        variables; both are the optimum where the gap is 0. None without a witness.
     rows_excluded : rows of the shards that the witness leaves out; nothing is proven of them.
     problem : loss, penalty and price for which that is proven.
     classes : of many classes (label, proof) of each against the rest, in order.
     """
 
     certificate: Certificate
-    weights_scale: float
     readings: float
     decision_radius: float
     distance: float | None = None
@@ -95,43 +89,30 @@ class Proof:
     problem: Mapping[str, Any] = field(default_factory=dict)
     classes: tuple[tuple[Label, Proof], ...] = ()
 
-    @property
-    def as_given(self) -> Certificate:
-        """Return what is proven of the weights as they are, with which the model decides; of hard
-        margins, where the length does not count, ``certificate``."""
-        return replace(self.certificate, primal=self.certificate.as_scanned)
-
     def __repr__(self) -> str:
         proof = self.to_dict()
-        facts = certificate_facts(proof["certificate"] | proof["as_given"])
+        facts = certificate_facts(proof["certificate"])
         if self.classes:
             facts.append(("classes", number(len(self.classes))))
         return facts_text("Proof", [*facts, ("readings", f"{self.readings:.3g}")])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; of many classes the joint certificate and ``learners``, a list of
-        the proofs with their ``label``. ``as_given`` has what differs for the weights as they are
-        from the certificate of their direction."""
+        the proofs with their ``label``."""
         if self.classes:
             learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
             joint = joint_certificate([learner["certificate"] for learner in learners])
             del joint["learners"]
             joint["rows_excluded"] = self.rows_excluded
-            gap = max(learner["as_given"]["relative_duality_gap"] for learner in learners)
-            given = {"relative_duality_gap": gap}
             return {
                 "certificate": joint,
-                "as_given": given,
                 "problem": dict(self.problem),
                 "readings": self.readings,
                 "learners": learners,
             }
-        given = self.as_given.to_dict()
         return {
             "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
-            "as_given": {name: given[name] for name in _OF_WEIGHTS},
             "problem": dict(self.problem),
-            "weights_scale": self.weights_scale,
             "readings": self.readings,
             "decision_radius": self.decision_radius,
             "distance": self.distance,
@@ -158,18 +139,15 @@ def certify(
     follows, with the dual variables of a witness, or those that belong to the slacks of the
     weights. Without a witness at most ``readings`` more follow, which bring the dual objective
     nearer to the optimum unless the gap is below 1e-4 already; the rows with a slack are trained on
-    for it. Where all rows fit in memory, in the active set, none of that reads them again. With the
-    squared hinge the certificate is of the direction of the weights, at its best scale, and
-    ``as_given`` of the weights as they are: those whose best scale is far from 1 (a perceptron's,
-    say) spend some readings to find it. With other losses both are of the weights as they are. Many
-    classes share the active set, and the readings where their vectors fit in memory together; else
-    they are certified in groups.
+    for it. Where all rows fit in memory, in the active set, none of that reads them again. What is
+    certified are the weights as they are, at their scale. Many classes share the active set, and
+    the readings where their vectors fit in memory together; else they are certified in groups.
 
     Parameters
     ----------
     model : a linear model or its file; its reader's contract says how the shards are read.
     shards : None = those of the model's run, with its witness.
-    witness : the counts of these rows.
+    witness : the dual variables of these rows.
     run : directory of the model's run, if shards are not given; None = ``MODEL.run``.
     accept_exclusions : accept a witness that leaves out rows of the shards.
     settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
@@ -202,7 +180,9 @@ def certify(
         raise SettingsError(f"a {model.kind} model has no loss {problem.loss}: leave it out.")
     known = None if witness is None else _load(witness, accept_exclusions, model)
     if known is None and problem.hard:
-        raise SettingsError("the counts prove a hard margin (delta 0): give its run, or --witness.")
+        raise SettingsError(
+            "a hard margin (delta 0) is proven by its dual variables: give its run, or --witness."
+        )
     files, reading = find_shards(as_paths(shards)), reading_from_model(model)
     if known is not None and known.deletions:
         with ShardSource(files, reading) as source:
@@ -235,15 +215,15 @@ def certify(
             known = known.of(data.manifest)
         exact, at_once = _planned(exact, machine, data, model, known)
         certificates, distances = list[Certificate](), list[float | None]()
-        for scales, learners in _learners(data, model, exact, at_once, known):
+        for learners in _learners(data, model, exact, at_once, known):
             scans = Scans(data, executor, listen)
             if known is None:
-                certificates += find_upper_bounds(scans, learners, scales, exact, readings)
+                certificates += find_upper_bounds(scans, learners, exact, readings)
                 distances += [None] * len(learners)
             else:
-                proven = scans.certify(learners, scales)
+                proven = scans.certify(learners)
                 certificates += proven
-                distances += map(_distance, learners, proven)
+                distances += map(_distance, learners)
             learners.clear()  # before the next ones are made
         return _proof(model, problem, data, certificates, distances)
 
@@ -253,7 +233,7 @@ def _planned(
 ) -> tuple[Settings, int]:
     """Return the settings of each learner, with its active set, and how many fit in memory
     together; read all rows into memory if they fit there, too."""
-    size, directions = size_of(data), len(_trained_scales(model))
+    size, directions = size_of(data), np.size(model.bias)
     weights, limit = model.sparse_weights.nnz, machine.memory_limit
     if known is not None:
         scanned = size._replace(columns=size.columns + weights // directions)
@@ -278,22 +258,22 @@ def _planned(
 
 def _learners(
     data: Dataset, model: LinearModel, exact: Settings, at_once: int, known: Witness | None
-) -> Iterator[tuple[list[float], list[Learner]]]:
-    """Yield the trained scales of so many directions of the model at a time, in their order, and a
-    learner for each, with the counts of a witness."""
-    scales, weights = _trained_scales(model), class_weights(exact, data)
+) -> Iterator[list[Learner]]:
+    """Yield learners of so many directions of the model at a time, in their order, with the α of a
+    witness."""
+    weights = class_weights(exact, data)
     columns = np.unique(model.sparse_weights.indices).astype(np.int64)
     ranks = data.places_of(columns + model.index_base)
-    counts: Iterable[Counts | None] = repeat(None) if known is None else known.counts
-    directions = zip(model.directions(), scales, counts, strict=False)
-    for start in range(0, len(scales), at_once):
+    alphas: Iterable[Alphas | None] = repeat(None) if known is None else known.alphas
+    directions = zip(model.directions(), alphas, strict=False)
+    while some := [*islice(directions, at_once)]:
         learners = []
-        for direction, scale, witnessed in islice(directions, at_once):
+        for direction, witnessed in some:
             at = ranks[np.searchsorted(columns, direction.nonzero.indices)]
             label = None if model.kind == "two classes" else direction.positive
             of_class = against_rest(weights, label)
-            learners.append(_learner(data, exact, of_class, direction, at, scale, witnessed))
-        yield scales[start : start + at_once], learners
+            learners.append(_learner(data, exact, of_class, direction, at, witnessed))
+        yield learners
 
 
 def _learner(
@@ -302,16 +282,14 @@ def _learner(
     weights: ClassWeights | None,
     direction: Direction,
     ranks: NDArray[np.int64],
-    scale: float,
-    counts: Counts | None,
+    alphas: Alphas | None,
 ) -> Learner:
-    """Return a learner with the weights of a direction as training left them at its scale, and with
-    its counts. ``ranks`` : of the weights; columns that do not occur, -1, come behind the others.
-    """
+    """Return a learner with the weights of a direction, and with its α. ``ranks`` : of the weights;
+    columns that do not occur, -1, come behind the others."""
     behind = np.flatnonzero(ranks < 0)
     ranks[behind] = data.columns + np.arange(len(behind))
     w = np.zeros(data.columns + len(behind))
-    w[ranks] = direction.nonzero.data / scale
+    w[ranks] = direction.nonzero.data
     rho = exact.augmentation
     if rho == 0.0 and direction.bias != 0.0:
         raise SettingsError(
@@ -319,10 +297,8 @@ def _learner(
             "trained with (LIBLINEAR's -B)."
         )
     learner = Learner(exact, len(w), data.facts, data.labels, weights, direction.positive)
-    bias = (direction.bias - learner.targets.center) / rho / scale if rho > 0.0 else 0.0
-    set_weights(learner, w, bias, counts)
-    trained = counts is not None and direction.certificate
-    set_resolution(learner, 1.0 / scale if trained else resolution(learner))
+    bias = (direction.bias - learner.targets.center) / rho if rho > 0.0 else 0.0
+    set_weights(learner, w, bias, alphas)
     return learner
 
 
@@ -334,12 +310,12 @@ def _proof(
     distances: Sequence[float | None],
 ) -> Proof:
     excluded = deletions.total(deletions_of(data.shards))
-    solved, scales = problem_of(problem.to_dict()), _trained_scales(model)
+    solved = problem_of(problem.to_dict())
     proofs = []
-    for certificate, scale, distance in zip(certificates, scales, distances, strict=True):
+    for certificate, distance in zip(certificates, distances, strict=True):
         radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
         radius = math.inf if problem.free else radius  # nothing bounds the bias
-        proof = Proof(certificate, certificate.scale / scale, data.readings, radius, distance)
+        proof = Proof(certificate, data.readings, radius, distance)
         proofs.append(replace(proof, rows_excluded=excluded, problem=solved))
     if isinstance(model.bias, float):
         return proofs[0]
@@ -347,18 +323,13 @@ def _proof(
     return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
-def _trained_scales(model: LinearModel) -> list[float]:
-    certificates = (direction.certificate or {} for direction in model.directions())
-    return [float(certificate.get("scale") or 1.0) for certificate in certificates]
-
-
 def _load(path: str | os.PathLike[str], accepted: bool, model: LinearModel) -> Witness:
     """Load a witness of the model's learners; a DataError if it leaves out rows, unless that is
     accepted."""
-    known, number = witness_file.load(path), len(_trained_scales(model))
-    if len(known.counts) != number:
+    known, number = witness_file.load(path), np.size(model.bias)
+    if len(known.alphas) != number:
         raise DataError(
-            f"{known.path}: the witness of {len(known.counts)} learners, and the model has "
+            f"{known.path}: the witness of {len(known.alphas)} learners, and the model has "
             f"{number}. Give the witness of this model's own run."
         )
     if known.deletions and not accepted:
@@ -370,10 +341,6 @@ def _load(path: str | os.PathLike[str], accepted: bool, model: LinearModel) -> W
     return known
 
 
-def _distance(learner: Learner, certificate: Certificate) -> float:
+def _distance(learner: Learner) -> float:
     assert learner.frozen is not None
-    scan_sums = learner.frozen.scan_sums
-    if not scan_sums.steps:
-        return 0.0
-    b = scan_sums.sq_norm / scan_sums.steps if learner.loss.quadratic else scan_sums.b
-    return scan_sums.distance(certificate.scale * b * learner.frozen.w)
+    return learner.frozen.scan_sums.distance(learner.frozen.w)

@@ -1,6 +1,6 @@
 """Change a finished run: rows come in, rows go out, and training goes on until all are certified.
 
-Counts of rows that stay are kept, new rows start at 0, and the next reading sums a = Σ c_k y_k
+α of rows that stay are kept, new rows start at 0, and the next reading sums v = Σ α_k l_k x_k
 afresh. The change is committed at once: see ``store``.
 """
 
@@ -42,7 +42,7 @@ from streamtron.runs.parts import (
     PartsTraining,
     executor_of,
     plan_changed,
-    take_saved_counts,
+    take_saved_alphas,
     train_on,
     with_parts_after,
 )
@@ -54,9 +54,9 @@ from streamtron.runs.report import (
     write_outcome,
 )
 from streamtron.runs.store import CACHE, Ended, SavedState, Store, changing, is_run, no_run
-from streamtron.solver.changes import add_rows, begin_change, take_counts
+from streamtron.solver.alphas import Pieces
+from streamtron.solver.changes import add_rows, begin_change, take_alphas
 from streamtron.solver.checkpoint import State
-from streamtron.solver.duals import Pieces
 from streamtron.solver.learner import Learner, renumber
 
 _log = logging.getLogger("streamtron")
@@ -78,7 +78,7 @@ class RowChange(NamedTuple):
     removed: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def remaining(self, pieces: Pieces) -> Pieces:
-        """Yield the counts of the run's rows that stay, by their new numbers."""
+        """Yield the α of the run's rows that stay, by their new numbers."""
         for numbers, values in pieces:
             stays = ~np.isin(numbers, self.removed)
             staying = numbers[stays]
@@ -190,7 +190,7 @@ class EditableRun(NamedTuple):
         learners = restore_finished(saved.state, settings, data.facts, saved.labels, weights)
         recorded = Settings.from_dict(self.store.settings)
         if recorded.parts is not None:
-            take_saved_counts(self.store.parts, recorded, learners)
+            take_saved_alphas(self.store.parts, recorded, learners)
         saved.state.arrays.clear()  # the learners hold what they need of them
         proofs = map(certificate_of, in_order(learners, data.labels, settings))
         _check_bounds(self.store.path, proofs, self.certificates)
@@ -303,7 +303,7 @@ def _train_here(
             for learner in group:
                 begin_change(learner, only_more=only_more)
                 if not rows.added:
-                    take_counts(learner, rows.remaining(learner.counts.nonzero()))
+                    take_alphas(learner, rows.remaining(learner.alphas.nonzero()))
             if new is not None:
                 add_rows(new, group, settings, target.manifest.rows, target.listen)
             left = any(learner.finished is None for learner in group)
@@ -330,9 +330,9 @@ def _train_on_parts(
         begin_change(learner, only_more=False)
         if not rows.added:
             learner.best.discard()  # no scan is to certify what the rows have made
-    counted = [rows.remaining(learner.counts.nonzero()) for learner in learners]
+    staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
     parts = PartsTraining(training, data, str(directory), target.open_parts)
-    return train_on(parts, plan_changed(parts, learners, counted))[1]
+    return train_on(parts, plan_changed(parts, learners, staying))[1]
 
 
 def _check_index_base(data: Dataset, target: EditableRun) -> None:

@@ -62,8 +62,9 @@ from streamtron.runs.store import (
     is_run,
     stamps_of,
 )
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.checkpoint import State
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, leave_alphas
 
 if TYPE_CHECKING:
     from streamtron.data.transform import Transformer
@@ -294,7 +295,7 @@ class Fitting(NamedTuple):
             learners, report = train_on(parts, plan_new(parts, self.state))
             if store is None:
                 for learner in learners:
-                    learner.counts.total()  # reads them all
+                    leave_alphas(learner, Alphas.of(learner.alphas.nonzero()))
         return learners, report
 
     def outcome(

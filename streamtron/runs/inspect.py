@@ -128,21 +128,15 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
 
 
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a witness: its shards, the rows with a count, and t, the sum of all counts."""
+    """Describe a witness: its shards, and the rows with a dual variable."""
     loaded = witness.load(path)
-    rows, steps, largest = 0, 0, 0
-    for learner_counts in loaded.counts:
-        for _, counts in learner_counts.nonzero():
-            rows, steps = rows + len(counts), steps + int(counts.sum(dtype=np.int64))
-            largest = max(largest, int(counts.max(initial=0)))
+    rows = sum(len(values) for alphas in loaded.alphas for _, values in alphas.nonzero())
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
         "rows": sum(loaded.shard_rows),
-        "learners": len(loaded.counts),
+        "learners": len(loaded.alphas),
         "support_rows": rows,
-        "steps": steps,
-        "largest_count": largest,
         "shards": [shard._asdict() for shard in loaded.shards],
     }
 

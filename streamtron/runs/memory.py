@@ -13,7 +13,7 @@ from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, row_bytes
 from streamtron.core.text import format_size
 from streamtron.data import Dataset
 from streamtron.data.arrays import MemoryData
-from streamtron.solver.duals import IN_MEMORY, PAGE
+from streamtron.solver.alphas import IN_MEMORY
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.hessian import HEAD
 from streamtron.solver.order import GROUP
@@ -57,12 +57,10 @@ SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
 
 SOLVER_SHARE = 1 / 6
-"""Margins, slacks, costs and counts of the rows held, as a part of the active set."""
+"""Margins, slacks, costs and α of the rows held, as a part of the active set."""
 
-ROW_BYTES = 4  # one int32 count
-
-COUNTED = IN_MEMORY * PAGE
-"""Rows at most whose counts a learner keeps in memory; those of others are in a file."""
+ALPHA_BYTES = 4
+"""A row, for every learner: its dual variable, a float32; of more than IN_MEMORY rows in a file."""
 
 INTERPRETER_BYTES = 226_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
@@ -131,7 +129,7 @@ def memory_needed(
     active = rows_held * (1 if holds_all else learners)
     if holds_all:
         active += SHARED_ROW_BYTES * rows * (learners - 1)
-    counts = ROW_BYTES * learners * min(rows, COUNTED)
+    alphas = ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0)
     copies = solving + (threads > 1)  # threads that share a sum have one each
     head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
     newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * copies)
@@ -142,7 +140,7 @@ def memory_needed(
     return [
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
-        Need(f"counts ({ROW_BYTES * learners} bytes a row)", counts),
+        Need(f"dual variables ({ALPHA_BYTES * learners} bytes a row)", alphas),
         Need("active set", active),
         Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
         newton,
@@ -222,7 +220,7 @@ def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0
         Need("interpreter and libraries", INTERPRETER_BYTES),
         Need("model", WEIGHT_BYTES * weights),
         Need("weights and sums", CERTIFIED_BYTES * columns * learners),
-        Need("counts", ROW_BYTES * learners * min(rows, COUNTED)),
+        Need("dual variables", ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0)),
         Need("chunks in flight", 4 * chunk * 8),
     ]
 

@@ -21,9 +21,9 @@ from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile, ShardRecord
 from streamtron.runs.learners import Training, make_learners
 from streamtron.runs.memory import DataSize, fits_in_memory, size_of
+from streamtron.solver.alphas import Alphas, Pieces, SavedAlphas, saved_at, split, write_first_state
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.duals import Counts, Pieces, SavedCounts, saved_at, split, write_first_state
-from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leave_counts
+from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leave_alphas
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
 from streamtron.solver.stopping import reopen
@@ -198,7 +198,7 @@ def plan_new(job: PartsTraining, state: State | None = None) -> Planned:
 
 
 def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[str, Any]]:
-    """Train on planned parts; return the finished learners with the counts of all rows, in the
+    """Train on planned parts; return the finished learners with the α of all rows, in the
     order of the data's labels, and what the report has of parts."""
     training = job.training
     plans, learners, scans, resumed = planned
@@ -207,7 +207,7 @@ def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[
             RoundDone(step, rounds, parts.gap_estimate)
         )
         train(ManyParts(parts, learners, training.listen, training.checkpointer), resumed)
-    take_saved_counts(job.directory, training.settings, learners)
+    take_saved_alphas(job.directory, training.settings, learners)
     _count_readings(job, plans, learners)
     return learners, {"parts": len(plans), **_report(parts)}
 
@@ -242,23 +242,23 @@ def _readings_of(learners: Sequence[Learner]) -> list[int]:
     return [learner.progress.reading for learner in learners]
 
 
-def take_saved_counts(
+def take_saved_alphas(
     directory: str | os.PathLike[str], settings: Settings, learners: Sequence[Learner]
 ) -> None:
-    """Give learners the counts that the parts have saved in a directory after their last scans."""
+    """Give learners the α that the parts have saved in a directory after their last scans."""
     paths = [_state_path(directory, number) for number in range(settings.parts or 0)]
     for number, learner in enumerate(learners):
         which = number if settings.one_vs_rest else None
         files = [saved_at(path, which, learner.progress.reading) for path in paths]
-        leave_counts(learner, SavedCounts(files))
+        leave_alphas(learner, SavedAlphas(files))
 
 
 def _state_path(directory: str | os.PathLike[str], number: int) -> str:
     return os.path.join(os.path.abspath(directory), f"part-{number:04d}")
 
 
-def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[Pieces]) -> Planned:
-    """Plan to train learners of a changed run on, from their weights and the counts ``counted`` of
+def plan_changed(job: PartsTraining, learners: list[Learner], staying: Sequence[Pieces]) -> Planned:
+    """Plan to train learners of a changed run on, from their weights and the α ``staying`` of
     each, by the numbers of the data's rows."""
     settings = job.training.settings
     check_settings(settings)
@@ -268,17 +268,17 @@ def plan_changed(job: PartsTraining, learners: list[Learner], counted: Sequence[
         sum(shard.rows for shard in records)
         for records in _records_of(job.data, (plan.shards for plan in plans))
     ]
-    for number, (learner, pieces) in enumerate(zip(learners, counted, strict=True)):
+    for number, (learner, pieces) in enumerate(zip(learners, staying, strict=True)):
         progress = learner.progress
         learner.best.propose(learner.best.augmented)
         choose_mode(learner, "scan")
-        leave_counts(learner, Counts())
+        leave_alphas(learner, Alphas())
         hold_elsewhere(learner, 0)
         which = number if settings.one_vs_rest else None
         center, rho = learner.targets.center, learner.augmentation
-        for plan, rows, counts in zip(plans, sizes, split(pieces, sizes), strict=True):
+        for plan, rows, alphas in zip(plans, sizes, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
-            write_first_state(path, counts, rows, progress.b, center, rho)
+            write_first_state(path, alphas, rows, center, rho)
     return Planned(plans, learners, _readings_of(learners))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core import kernels
-from streamtron.core.certificate import dual_of, dual_weights
+from streamtron.core.certificate import dual_of, dual_weights_off
 from streamtron.core.config import Settings, meets
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
@@ -27,7 +27,7 @@ from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
 from streamtron.runs.learners import in_order
-from streamtron.solver.duals import Counts
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import PHASES
 from streamtron.solver.vectors import dense
@@ -42,7 +42,7 @@ NOT_CERTIFIED = 4
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
-    is the counts of every learner; the manifest of the shards, and their forgotten rows.
+    is the dual variables of every learner; the manifest of the shards, and their forgotten rows.
 
     ``stop_reason`` : ``"certified"``, ``"converged"`` or ``"epoch limit"``.
     """
@@ -50,7 +50,7 @@ class Outcome:
     model: LinearModel
     report: dict[str, Any]
     stop_reason: str
-    counts: tuple[Counts, ...]
+    alphas: tuple[Alphas, ...]
     manifest: Manifest
     deletions: tuple[Deletions, ...] = ()
 
@@ -141,8 +141,8 @@ def outcome_of(
         report["learners"] = [
             {"label": label, **entry} for label, entry in zip(model.classes, reports, strict=True)
         ]
-    counts = tuple(learner.counts for learner in learners)
-    return Outcome(model, report, stop_reason, counts, manifest, deleted)
+    alphas = tuple(learner.alphas for learner in learners)
+    return Outcome(model, report, stop_reason, alphas, manifest, deleted)
 
 
 def write_outcome(
@@ -155,7 +155,7 @@ def write_outcome(
     """Write what is named: the witness, the report and the model."""
     if witness is not None:
         remove_half_written(witness)  # by a process that has died
-        witness_file.save(witness, outcome.counts, outcome.manifest, outcome.deletions)
+        witness_file.save(witness, outcome.alphas, outcome.manifest, outcome.deletions)
     if report is not None:
         remove_half_written(report)
         write_atomically(report, [_report_text(outcome.report).encode()])
@@ -190,7 +190,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     kept = [_nonzero(learner, numbers) for learner in learners]
     certificates = [certificate_of(learner, data.skipped) for learner in learners]
     balls = [
-        _ball(learner, proven, ranks, learner.best.weights[ranks])
+        _ball(learner, proven, ranks, learner.best.w[ranks])
         for learner, proven, ranks in zip(learners, certificates, kept, strict=True)
     ]
     offsets = None
@@ -202,7 +202,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     starts = np.cumsum([0, *map(len, kept)])
     columns = np.concatenate([numbers[ranks] for ranks in kept])
     values = np.concatenate(
-        [learner.best.weights[ranks] for learner, ranks in zip(learners, kept, strict=True)]
+        [learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
     )
     values *= sign
     bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
@@ -227,7 +227,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
 
 def _nonzero(learner: Learner, numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the ranks of the columns that have a weight, by rising column numbers."""
-    ranks = np.flatnonzero(learner.best.weights[: len(numbers)]).astype(np.uint32)
+    ranks = np.flatnonzero(learner.best.w[: len(numbers)]).astype(np.uint32)
     return ranks[np.argsort(numbers[ranks], kind="stable")]
 
 
@@ -244,14 +244,14 @@ def _ball(
         return None
     sums = copy.copy(learner.frozen.scan_sums)
     sums.fresh, sums.low = dense(sums.fresh), dense(sums.low)
-    dual, (factor, rounding) = dual_of(sums)[0], dual_weights(sums)
+    dual, rounding = dual_of(sums)[0], dual_weights_off(sums)
     if rounding == math.inf or dual != proven["dual_objective"]:
         return None
     beyond = sums.fresh.copy()
-    v = factor * beyond[ranks]
+    v = beyond[ranks]
     beyond[ranks] = 0.0
-    length = factor * math.sqrt(kernels.square_sum(beyond))
-    duals = v, factor * sums.fresh_bias
+    length = math.sqrt(kernels.square_sum(beyond))
+    duals = v, sums.dual_bias
     return ball_of((values, learner.best.bias), duals, length, rounding, proven)
 
 
@@ -269,8 +269,7 @@ def _report_of(
         "full_epochs": learner.progress.full_epochs,
         "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
         "stop_reason": learner.progress.finished,
-        "radius": math.sqrt(learner.bounds.sq_radius),
-        "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
+        "radius": learner.radius,
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
         "certificate": {**_certificate(learner, skipped), **excluded},

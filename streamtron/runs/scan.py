@@ -24,7 +24,7 @@ from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Facts, Label, freeze
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile
 from streamtron.data.cache.flat_file import Columns
-from streamtron.solver.duals import Counts, split
+from streamtron.solver.alphas import Alphas, split
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import begin_reading, problem_of
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
@@ -42,14 +42,14 @@ class Scans:
     reading: int = 0
 
     def certify(
-        self, learners: Sequence[Learner], scales: Sequence[float], *, from_slacks: bool = False
+        self, learners: Sequence[Learner], *, from_slacks: bool = False
     ) -> list[Certificate]:
-        """Certify the learners' weights by one reading: with the dual of their counts, or of those
-        that are made of the slacks; of rows that are not in memory the learners then hold those
+        """Certify the learners' weights by one reading: with the dual of their α, or of those that
+        are made of the slacks; of rows that are not in memory the learners then hold those
         that matter, as far as they have room. A DataError if no row has a weight above 0."""
-        for learner, scale in zip(learners, scales, strict=True):
-            begin_reading(learner, 0, scale)
-        requests = [_request(k, s, from_slacks) for k, s in zip(learners, scales, strict=True)]
+        for learner in learners:
+            begin_reading(learner, 0)
+        requests = [_request(learner, from_slacks) for learner in learners]
         _add_blocks(self._blocks(requests, learners, hold=from_slacks), learners)
         certificates = [self._certificate(learner) for learner in learners]
         for learner, proof in zip(learners, certificates, strict=True):
@@ -79,14 +79,14 @@ class Scans:
     ) -> Generator[BlockScan, None, None]:
         """Read once and yield the scan of every block; ``hold`` : with the violators that the
         learners have room for."""
-        data, counts = self.data, [learner.counts for learner in learners]
+        data, alphas = self.data, [learner.alphas for learner in learners]
         self.listen(ReadingStarted(self.reading, "scan", data.rows, data.nonzeros, len(requests)))
         if data.held is not None:
-            blocks: Iterator[BlockScan] = scan_blocks(data.chunks(), requests, counts)
+            blocks: Iterator[BlockScan] = scan_blocks(data.chunks(), requests, alphas)
         else:
             tasks = (  # made in turn, so that no row is sent in vain
                 task._replace(rooms=tuple(map(room, learners))) if hold else task
-                for task in scan_tasks(data, counts)
+                for task in scan_tasks(data, alphas)
             )
             where = data.reading, os.path.abspath(data.directory)
             known = data.labels, data.numbers, data.facts
@@ -111,7 +111,7 @@ class Scans:
         return replace(proof, zero_columns=int(np.count_nonzero(zeros)))
 
 
-def _request(learner: Learner, scale: float, from_slacks: bool) -> ScanRequest:
+def _request(learner: Learner, from_slacks: bool) -> ScanRequest:
     """Return the scan that a learner's frozen weights ask for."""
     frozen = learner.frozen
     assert frozen is not None
@@ -121,10 +121,8 @@ def _request(learner: Learner, scale: float, from_slacks: bool) -> ScanRequest:
         frozen.w,
         frozen.bias,
         learner.augmentation,
-        sums.scale,
         # of the hinge rows without a slack matter, too: at the kink
-        NEAR / scale if from_slacks and learner.loss.zone else -math.inf,
-        sums.b,
+        NEAR if from_slacks and learner.loss.zone else -math.inf,
         from_slacks,
         learner.loss,
         sums.free,
@@ -142,7 +140,7 @@ def _add_blocks(blocks: Generator[BlockScan, None, None], learners: Sequence[Lea
                 assert learner.frozen is not None
                 learner.frozen.scan_sums.add(sums.sums)
                 if sums.made is not None:
-                    learner.counts.put(first_row + sums.made.numbers, sums.made.counts)
+                    learner.alphas.put(first_row + sums.made.numbers, sums.made.alphas)
                 if (violators := sums.violators) is not None:
                     at = np.searchsorted(block.positions, violators.positions)
                     targets = replace(violators.targets, numbers=first_row + violators.positions)
@@ -151,11 +149,11 @@ def _add_blocks(blocks: Generator[BlockScan, None, None], learners: Sequence[Lea
 
 
 class ScanTask(NamedTuple):
-    """One shard to scan, and for each request the counts of its rows, numbered from 0 in the shard,
+    """One shard to scan, and for each request the α of its rows, numbered from 0 in the shard,
     and the room for violators."""
 
     shard: ShardFile
-    counts: tuple[Numbered, ...]
+    alphas: tuple[Numbered, ...]
     rooms: tuple[int, ...] | None = None
 
     @property
@@ -164,10 +162,10 @@ class ScanTask(NamedTuple):
         return self.shard.name
 
 
-def scan_tasks(data: Dataset, counts: Sequence[Counts]) -> Iterator[ScanTask]:
-    """Yield the tasks that scan all shards, in order, each with the counts of its shard alone."""
+def scan_tasks(data: Dataset, alphas: Sequence[Alphas]) -> Iterator[ScanTask]:
+    """Yield the tasks that scan all shards, in order, each with the α of its shard alone."""
     rows = [shard.rows for shard in data.manifest.shards]
-    pieces = [split(entries.nonzero(), rows) for entries in counts]
+    pieces = [split(entries.nonzero(), rows) for entries in alphas]
     for shard, *pieces_of in zip(data.shards, *pieces, strict=True):
         yield ScanTask(shard, tuple(Numbered(*entries.entries()) for entries in pieces_of))
 
@@ -183,9 +181,9 @@ def scan_shard(
 ) -> Iterator[BlockScan]:
     """Scan the blocks of a shard, in the labels and ranks of all; it is prepared anew by a worker
     that does not see the directory of the prepared files."""
-    counts = [Counts() for _ in task.counts]
-    for counts_of_rows, numbered in zip(counts, task.counts, strict=True):
-        counts_of_rows.put(*numbered)
+    alphas = [Alphas() for _ in task.alphas]
+    for of_rows, numbered in zip(alphas, task.alphas, strict=True):
+        of_rows.put(*numbered)
     with ExitStack() as stack:
         if not os.path.isdir(directory):
             directory = stack.enter_context(scratch_directory("streamtron-"))
@@ -194,7 +192,7 @@ def scan_shard(
         shard.facts = facts
         try:
             chunks = stack.enter_context(shard).chunks()
-            yield from scan_blocks(chunks, requests, counts, task.rooms)
+            yield from scan_blocks(chunks, requests, alphas, task.rooms)
         except DataError as error:
             if task.name in str(error):
                 raise

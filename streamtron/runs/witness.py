@@ -1,15 +1,15 @@
-"""Witness files: counts by shard fingerprint and row, which re-prove an upper bound.
+"""Witness files: dual variables by shard fingerprint and row, which prove a certificate again.
 
-A sealed safetensors file. For every learner it holds the gaps between rows with a positive count
-(uint32) and these counts (int32): a few bytes a support row. Forgotten rows are not numbered; they
-are listed beside the counts, so that a reading leaves them out.
+A sealed safetensors file. For every learner it holds the gaps between rows with α ≠ 0 (uint32)
+and these α (float32): a few bytes a support row. Forgotten rows are not numbered; they
+are listed beside them, so that a reading leaves them out.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ from streamtron.core.sealed import Stored, Streamed, open_sealed, write_sealed
 from streamtron.data import Manifest, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.runs.learners import in_order, restore_finished
-from streamtron.runs.parts import take_saved_counts
+from streamtron.runs.parts import take_saved_alphas
 from streamtron.runs.store import Store
-from streamtron.solver.duals import Counts, StreamedCounts, check_gaps
+from streamtron.solver.alphas import Alphas, Pieces, StreamedAlphas, check_gaps
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 MOST_ROWS = 2**48
 """More rows than shards have: a row takes at least a byte."""
@@ -41,50 +41,49 @@ class Counted(NamedTuple):
     rows: int
 
 
-class WitnessCounts(StreamedCounts):
-    """Counts of one learner in a witness file: those of a shard in memory at a time.
+class WitnessAlphas(StreamedAlphas):
+    """α of one learner in a witness file: those of a shard in memory at a time.
 
     ``rows`` : of every shard, as the file has them. ``order`` : shards by their numbers in the
-    file, in the order in which their rows are numbered. A ValueError unless the counts are
-    positive, one a row at most, and of rows that there are.
+    file, in the order in which their rows are numbered. A ValueError unless they
+    are not 0, one a row at most, and of rows that there are.
     """
 
     def __init__(
-        self, gaps: Stored, counts: Stored, rows: Sequence[int], order: Sequence[int]
+        self, gaps: Stored, values: Stored, rows: Sequence[int], order: Sequence[int]
     ) -> None:
-        super().__init__()
-        self._gaps, self._counts, self._rows = gaps, counts, rows
+        self._gaps, self._alphas, self._rows = gaps, values, rows
         self._order = order
         self._first = np.cumsum([0, *rows])
         # entries before each shard, and the last row among them
         self._before, self._last_row = np.zeros((2, len(self._first)), dtype=np.int64)
         self._find_shards()
 
-    def in_order(self, order: Sequence[int]) -> WitnessCounts:
-        """Return the same counts with the rows numbered in another order of the shards."""
+    def in_order(self, order: Sequence[int]) -> WitnessAlphas:
+        """Return the same α with the rows numbered in another order of the shards."""
         reordered = copy(self)
         reordered._order = order
         return reordered
 
-    def nonzero(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-        """Row numbers that have a count, rising, and their counts: a shard at a time."""
+    def nonzero(self) -> Pieces:
+        """Row numbers with α ≠ 0, rising, and these α: a shard at a time."""
         start = 0
         for number in self._order:
             entries = self._before[number : number + 2].tolist()
-            gaps, counts = self._gaps.read(*entries), self._counts.read(*entries)
+            gaps, values = self._gaps.read(*entries), self._alphas.read(*entries)
             offset = start - self._first[number] + self._last_row[number]
-            yield offset + np.cumsum(gaps, dtype=np.int64), counts
+            yield offset + np.cumsum(gaps, dtype=np.int64), values
             start += self._rows[number]
 
     def _find_shards(self) -> None:
         """Check all entries, and find which are of which shard."""
-        if self._gaps.shape != self._counts.shape or len(self._gaps.shape) != 1:
-            raise ValueError("another number of counts than of rows")
+        if self._gaps.shape != self._alphas.shape or len(self._gaps.shape) != 1:
+            raise ValueError("another number of dual variables than of rows")
         last = 0
-        for number, (gaps, counts) in enumerate(
-            zip(self._gaps.pieces(), self._counts.pieces(), strict=True)
+        for number, (gaps, values) in enumerate(
+            zip(self._gaps.pieces(), self._alphas.pieces(), strict=True)
         ):
-            check_gaps(gaps, counts)
+            check_gaps(gaps, values)
             if number and not gaps[0]:
                 raise ValueError("a row named twice")
             numbers = last + np.cumsum(gaps, dtype=np.int64)
@@ -93,17 +92,17 @@ class WitnessCounts(StreamedCounts):
             self._last_row = np.where(places, numbers[places - 1], self._last_row)
             last = int(numbers[-1])
         if self._gaps.length and last >= self._first[-1]:
-            raise ValueError(f"a count beyond the {self._first[-1]} rows that there are")
+            raise ValueError(f"a dual variable beyond the {self._first[-1]} rows that there are")
 
 
 class Witness(NamedTuple):
-    """Counts of every learner, in the order of the model's classes, of the rows of some shards, and
-    the rows that are left out. The file holds the counts; they are not in memory."""
+    """α of every learner, in the order of the model's classes, of the rows of some shards, and the
+    rows that are left out. The file holds the α; they are not in memory."""
 
     path: str | os.PathLike[str]
     shards: Sequence[Counted]
     deletions: Sequence[Deletions]
-    counts: Sequence[WitnessCounts]
+    alphas: Sequence[WitnessAlphas]
 
     @property
     def shard_rows(self) -> tuple[int, ...]:
@@ -144,43 +143,44 @@ class Witness(NamedTuple):
             )
         return self._replace(
             shards=[self.shards[number] for number in order],
-            counts=[counts.in_order(order) for counts in self.counts],
+            alphas=[alphas.in_order(order) for alphas in self.alphas],
         )
 
 
 def save(
     path: str | os.PathLike[str],
-    counts: Sequence[Counts],
+    alphas: Sequence[Alphas],
     manifest: Manifest,
     left_out: Sequence[Deletions] = (),
 ) -> None:
-    """Write the counts of all rows, in the row order of the manifest, and the deleted rows."""
+    """Write the α of all rows, in the row order of the manifest, and the deleted rows."""
     content, rows = deletions.encode([replace(deletion, path="") for deletion in left_out])
     tensors: dict[str, NDArray[Any] | Streamed] = {**rows}
-    for number, learner_counts in enumerate(counts):
-        tensors |= dict(zip(_names(number), learner_counts.streamed(), strict=True))
+    for number, of_learner in enumerate(alphas):
+        tensors |= dict(zip(_names(number), of_learner.streamed(), strict=True))
     shards = [{"fingerprint": shard.fingerprint, "rows": shard.rows} for shard in manifest.shards]
-    content |= {"witness_version": FORMAT_VERSION, "learners": len(counts), "shards": shards}
+    content |= {"witness_version": FORMAT_VERSION, "learners": len(alphas), "shards": shards}
     write_sealed(path, content, tensors)
 
 
 def export(store: Store, path: str | os.PathLike[str]) -> None:
-    """Write the witness of a run that has ended, as its last state has the counts."""
+    """Write the witness of a run that has ended, as its last state has the α."""
     settings, saved = Settings.from_dict(store.settings), store.state()
     if saved is None:
         raise DataError(f"{store.path}: the run has no state. Fit anew.")
     learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
     if settings.parts is not None:
-        take_saved_counts(store.parts, settings, learners)
+        take_saved_alphas(store.parts, settings, learners)
     manifest = store.manifest
-    counts = [learner.counts for learner in in_order(learners, saved.labels, settings)]
-    save(path, counts, manifest, store.forgotten)
+    alphas = [learner.alphas for learner in in_order(learners, saved.labels, settings)]
+    save(path, alphas, manifest, store.forgotten)
 
 
 def load(path: str | os.PathLike[str]) -> Witness:
     """Open and check a witness file, in little memory.
 
-    A damaged file, or counts that no run writes, are a FileDamaged; another version a DataError.
+    A damaged file, or dual variables that no run writes, are a FileDamaged; another version a
+    DataError.
     """
     content, tensors = open_sealed(path, "witness")
     if content.get("witness_version") != FORMAT_VERSION:
@@ -194,8 +194,8 @@ def load(path: str | os.PathLike[str]) -> Witness:
         rows = [shard.rows for shard in shards]
         if sum(rows) >= MOST_ROWS:
             raise ValueError(f"{sum(rows)} rows")
-        counts = [
-            WitnessCounts(tensors.pop(gaps), tensors.pop(values), rows, range(len(rows)))
+        alphas = [
+            WitnessAlphas(tensors.pop(gaps), tensors.pop(values), rows, range(len(rows)))
             for gaps, values in map(_names, range(content["learners"]))
         ]
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -206,8 +206,8 @@ def load(path: str | os.PathLike[str]) -> Witness:
         name: tensor.read(0, tensor.length).reshape(tensor.shape)
         for name, tensor in tensors.items()
     }
-    return Witness(path, shards, deletions.decode(content, deleted, path), counts)
+    return Witness(path, shards, deletions.decode(content, deleted, path), alphas)
 
 
 def _names(learner: int) -> tuple[str, str]:
-    return f"{learner:06d}.gaps", f"{learner:06d}.counts"
+    return f"{learner:06d}.gaps", f"{learner:06d}.alphas"

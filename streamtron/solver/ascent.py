@@ -17,7 +17,7 @@ from streamtron.core import kernels
 from streamtron.solver import newton
 from streamtron.solver.hessian import head_size, multiplications, solved_directly
 from streamtron.solver.subproblem import RELAXATION, Solution, Subproblem, Vector
-from streamtron.solver.targets import largest_counts, relax_counts
+from streamtron.solver.targets import relaxed
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
 """What beside a visit's nonzero costs one of a pass over all rows in their order, of a sum over the
@@ -66,7 +66,7 @@ def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.boo
 
 
 LIVE_VISITS = (4, 8, 16, 32)
-"""Mini-epochs over the live rows (moved, or with a count) to one over all: in round 1, 2, 3, and
+"""Mini-epochs over the live rows (moved, or with an α) to one over all: in round 1, 2, 3, and
 later; of a block always 4. More of them are cheap, fewer find violators sooner."""
 
 PASSING = 2.0
@@ -82,9 +82,6 @@ EXACT = 1e-12
 SMALL = 1 << 12
 """So few nonzeros are finished to rounding whatever the target: that takes some milliseconds."""
 
-REFINEMENT = (10, 1000)
-"""Counts, a and b are scaled by at least and at most this where the resolution is the limit."""
-
 
 def solve(
     problem: Subproblem,
@@ -98,27 +95,26 @@ def solve(
     """Minimise P over the rows held until their own gap is at most ``target``, or ``mini_epochs``
     are spent.
 
-    Mini-epochs are counted by what they visit. The primal candidates are the last a and the average
-    of a over the later mini-epochs, the one better where visits go fast, the other where they
-    crawl; the dual is a itself. ``best`` : weights known already, augmented, at scale 1.
+    Mini-epochs are counted by what they visit. The primal candidates are the last v and the average
+    of v over the later mini-epochs, the one better where visits go fast, the other where they
+    crawl; the dual is v itself. ``best`` : weights known already, augmented.
     ``exact`` : Newton's method is to prove the gap by itself, not counting on visits.
     ``newton_only`` : so, and it comes before any visit.
     """
-    rule, counts, objective = problem.rule, problem.counts.copy(), problem.objective_at_b
+    alphas, objective = problem.alphas.copy(), problem.objective
     exact |= newton_only
-    if problem.remainder is None and not (problem.running.steps or newton_only):
+    if problem.remainder is None and not (alphas.any() or newton_only):
         problem.mini_epoch()
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
-    ascent.newton_first = newton_only or (ascent.direct and problem.running.steps > 0)
+    ascent.newton_first = newton_only or (ascent.direct and bool(problem.alphas.any()))
     if best is not None:
         ascent.consider(best)
     ascent.run()
-    if ascent.solution.newton and problem.objective_at_b < objective:
-        problem.rule = rule
-        problem.set_counts(counts)  # too few mini-epochs to make Newton's counts pay
+    if ascent.solution.newton and problem.objective < objective:
+        problem.set_alphas(alphas)  # too few mini-epochs to make Newton's α pay
     ascent.finish()
     if problem.remainder is not None:
-        _over_relax(problem, counts, objective)
+        _over_relax(problem, alphas, objective)
     return ascent.solution
 
 
@@ -131,13 +127,13 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
     """Visit the rows of a buffer again as long as that pays, and costs less than Newton's method
     would; return the passes made, and whether they have ended for the latter reason. ``fresh`` :
     the dual that first visits have gained, for a nonzero visited or read; 0 = these do."""
-    columns, inside = 1 + int(np.count_nonzero(problem.running.w)), problem.counts != 0
+    columns, inside = 1 + int(np.count_nonzero(problem.running.w)), problem.alphas != 0
     number, most = 0, 1.0
     while number < most:
         number += 1
-        objective = problem.objective_at_b
+        objective = problem.objective
         problem.mini_epoch()
-        gain = (problem.objective_at_b - objective) / max(problem.active.nonzeros, 1)
+        gain = (problem.objective - objective) / max(problem.active.nonzeros, 1)
         fresh = fresh or 0.5 * gain
         if gain <= PAYS * fresh:
             return number, False
@@ -156,7 +152,7 @@ class _Ascent:
     ) -> None:
         self.problem, self.target = problem, target
         self.mini_epochs, self.exact = mini_epochs, exact
-        self.solution = Solution(problem.rule.b)
+        self.solution = Solution()
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
         self.direct = problem.remainder is None and solved_directly(*self._size())
@@ -165,16 +161,15 @@ class _Ascent:
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = self.refined = False
         self.seen = EXACT  # the gap that the last pass has seen, in this round
-        self.total = np.zeros(len(problem.running.w) + 1)  # of a/b after later mini-epochs
+        self.total = np.zeros(len(problem.running.w) + 1)  # of v after later mini-epochs
         self.summed = 0
 
     def run(self) -> None:
-        """Until the gap is met, no finer resolution is left, or mini-epochs are spent."""
+        """Until the gap is met, nothing moves any more, or mini-epochs are spent."""
         solution, running = self.solution, self.problem.running
         if self.newton_first:
-            self.consider(running.augmented(self.problem.rule.scale(running)))
-            if not self.problem.loss.loss.quadratic:  # whose scale may be far from the best one
-                self.consider(np.zeros(len(self.total)))
+            self.consider(running.augmented)
+            self.consider(np.zeros(len(self.total)))
             self._step_by_newton()
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
@@ -187,11 +182,9 @@ class _Ascent:
                 if solution.gap <= self.target:
                     return
                 stuck = not self.moved and not self._last_round()
-                if stuck and not self.problem.refine(self._finer()):
-                    if self.problem.loss.loss.quadratic or solution.newton:
-                        return
-                    self._step_by_newton()
-                elif not stuck and self._hopeless(spent):
+                if stuck and solution.newton:
+                    return
+                if stuck or self._hopeless(spent):
                     self._step_by_newton()
                 else:
                     self.gaps.append(solution.gap)
@@ -205,20 +198,20 @@ class _Ascent:
                 v, alpha = problem.minimise(solution.v, EXACT**2)
                 self.consider(v, newton.FLAT)
                 if problem.loss.loss.zone:  # whose α the weights do not tell
-                    problem.round_dual(alpha)
+                    problem.take_alpha(alpha)
             elif self.target <= EXACT and problem.loss.loss.quadratic:
                 v, _ = problem.minimise(solution.v, EXACT**2)
                 self.consider(v, newton.FLAT)
         if math.isfinite(solution.primal):
             self._measure()
-        solution.b, solution.mini_epochs = problem.rule.b, math.ceil(self.visited)
+        solution.mini_epochs = math.ceil(self.visited)
         solution.newton_steps, solution.visited = problem.newton_steps, problem.visited
 
     def consider(self, v: Vector, rounding: float = 0.0) -> None:
-        """Keep v if its P at the best scale is the least so far, but for ``rounding``."""
-        primal, theta = self.problem.primal(v, self.problem.loss.margins_of(v))
+        """Keep v if its P is the least so far, but for ``rounding``."""
+        primal = self.problem.primal(v, self.problem.loss.margins_of(v))
         if primal < (1.0 + rounding) * self.solution.primal:
-            self.solution.primal, self.solution.v = primal, theta * v
+            self.solution.primal, self.solution.v = primal, v
 
     def _round(self, promise: float) -> float:
         """One mini-epoch over all rows, and some over the live ones, until these look solved: their
@@ -230,7 +223,7 @@ class _Ascent:
         self.rounds += 1
         problem.moved[:] = 0
         self._mini_epoch(None)
-        live = np.flatnonzero((problem.moved != 0) | (problem.counts != 0))
+        live = np.flatnonzero((problem.moved != 0) | (problem.alphas != 0))
         self.moved, self.promised, self.seen = running.updates > updates, False, EXACT
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
@@ -251,9 +244,9 @@ class _Ascent:
         self._remember()
 
     def _remember(self) -> None:
-        running, scale = self.problem.running, 1.0 / self.problem.rule.b
-        kernels.add_scaled(running.w, scale, self.total)
-        self.total[-1] += running.bias * scale
+        running = self.problem.running
+        kernels.add_scaled(running.w, 1.0, self.total)
+        self.total[-1] += running.bias
         self.summed += 1
 
     def _forget_average(self) -> None:
@@ -264,8 +257,8 @@ class _Ascent:
         return self.visited + 2.0 > self.mini_epochs
 
     def _consider_last_and_average(self) -> None:
-        """The average costs another look at all rows: only where the last a is not good enough."""
-        self.consider(self.problem.weights)
+        """The average costs another look at all rows: only where the last v is not good enough."""
+        self.consider(self.problem.running.augmented)
         self._measure()
         if self.solution.gap > self.target:
             self.consider(self.total / self.summed)
@@ -291,11 +284,9 @@ class _Ascent:
         return gap * shrinks <= target
 
     def _estimated_primal(self) -> float:
-        """½ s₀² ‖w‖² + the loss of rows visited since that was set to 0: no bound, for a moved."""
+        """½ ‖v‖² + the loss of rows visited since that was set to 0: no bound, for v moved."""
         running = self.problem.running
-        weights = running.sq_norm - running.extension
-        loss = float(running.scalars[kernels.LOSS])
-        return 0.5 * self.problem.rule.scale(running) ** 2 * weights + loss
+        return 0.5 * running.sq_norm + float(running.scalars[kernels.LOSS])
 
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
@@ -315,22 +306,16 @@ class _Ascent:
             return False
         cost = of_visits(self.gaps[-1], self.solution.gap, self.target, spent)
         left = self.mini_epochs - self.visited
-        return cost > min(left, of_newton(*self._size(), self.problem.counts != 0))
+        return cost > min(left, of_newton(*self._size(), self.problem.alphas != 0))
 
     def _size(self) -> tuple[NDArray[np.int64], int]:
         """The nonzeros of each row, its bias counted, and how many columns occur."""
         lengths = np.diff(self.problem.active.rows.indptr) + 1
         return lengths, 1 + int(np.count_nonzero(self.problem.running.w))
 
-    def _finer(self) -> int:
-        """How much finer the resolution must be for the target: the gap falls with 1/b²."""
-        factor = math.sqrt(max(self.solution.gap, 0.0) / self.target)
-        return round(min(max(factor, REFINEMENT[0]), REFINEMENT[1]))
-
     def _step_by_newton(self) -> None:
         """Newton's method from the best weights: first until P is good enough, which visits then
-        make up for in D; then until D is too. Counts come from the slacks: c_k = b slack_k / Δ_k².
-        """
+        make up for in D; then until D is too. α comes from the slacks."""
         problem, solution = self.problem, self.solution
         assert solution.v is not None
         small = problem.remainder is None and problem.active.nonzeros <= SMALL
@@ -340,22 +325,17 @@ class _Ascent:
         v, alpha = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1
         self.consider(v)
-        if problem.remainder is None and problem.choose_resolution(
-            alpha, self.target * solution.primal
-        ):
-            self._forget_average()  # it was of another b
-        problem.round_dual(alpha)
+        problem.take_alpha(alpha)
         if not self.visits:
             self._measure()
         self.gaps = [1.0]
 
 
-def _over_relax(problem: Subproblem, counts_before: NDArray[np.int32], objective: float) -> None:
-    """Move counts RELAXATION times as far from ``counts_before`` as the solve did, if D does not
-    fall below ``objective``: the later blocks move on in the same direction."""
-    solved = problem.counts.copy()
-    largest = largest_counts(problem.rule.b, problem.loss.most)
-    signed = problem.loss.loss.numbers
-    problem.set_counts(relax_counts(counts_before, solved, RELAXATION, largest, signed=signed))
-    if problem.objective_at_b < objective:
-        problem.set_counts(solved)
+def _over_relax(problem: Subproblem, alphas_before: NDArray[np.float32], objective: float) -> None:
+    """Move α RELAXATION times as far from ``alphas_before`` as the solve did, if D does not fall
+    below ``objective``: the later blocks move on in the same direction."""
+    solved, signed = problem.alphas.copy(), problem.loss.loss.numbers
+    most = problem.loss.most
+    problem.set_alphas(relaxed(alphas_before, solved, RELAXATION, most, signed=signed))
+    if problem.objective < objective:
+        problem.set_alphas(solved)

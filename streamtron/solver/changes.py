@@ -1,7 +1,7 @@
 """Add rows to a run that has ended, or take rows away, before it is trained further.
 
 ``renumber`` first, where columns have other ranks; then ``begin_change``; then ``add_rows`` or
-``take_counts``; then training."""
+``take_alphas``; then training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamtron.core.config import Settings
 from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted
 from streamtron.core.rows import Chunk, Data
 from streamtron.solver import order
-from streamtron.solver.duals import Counts, Pieces
+from streamtron.solver.alphas import Alphas, Pieces
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
@@ -23,7 +23,7 @@ from streamtron.solver.learner import (
     choose_mode,
     enter,
     release_rows,
-    replace_counts,
+    replace_alphas,
     scan_next,
     train_next,
 )
@@ -40,16 +40,16 @@ def begin_change(learner: Learner, *, only_more: bool) -> None:
 
 
 def _scan_holds(learner: Learner) -> bool:
-    """Whether the last scan was of the best weights, and of the counts as they are now. If so it is
+    """Whether the last scan was of the best weights, and of the α as they are now. If so it is
     prepared to be continued: it shares no array with the running weights."""
     frozen, running, known = learner.frozen, learner.running, learner.best.certificate
     if frozen is None or known is None:
         return False
     scan_sums = frozen.scan_sums
     proof = frozen.certificate()
-    if (proof.primal, proof.scale) != (known.primal, known.scale):
+    if proof.primal != known.primal:
         return False
-    if scan_sums.steps != running.steps or not np.array_equal(scan_sums.fresh, running.w):
+    if scan_sums.gains != running.gains or not np.array_equal(scan_sums.fresh, running.w):
         return False
     if frozen.w is running.w:
         frozen.w = frozen.w.copy()
@@ -66,11 +66,11 @@ def add_rows(
     first_row: int,
     listen: Listener,
 ) -> None:
-    """Maximise the dual over the counts of new rows, those of all others being fixed: one reading
+    """Maximise the dual over the α of new rows, those of all others being fixed: one reading
     of the new rows alone. Where the last scan of the others holds, a second one continues it: a
     learner has finished if that certifies the best weights for all rows.
 
-    The counts of the others are not optimal any more; but the readings of all rows that follow are
+    The α of the others are not optimal any more; but the readings of all rows that follow are
     fewer by a third (measured on RCV1 at C = 50). ``data`` numbers its rows from 0; its first row
     is row ``first_row`` of all.
     """
@@ -89,8 +89,8 @@ def add_rows(
     scans = [(learner, frozen) for learner in learners if (frozen := learner.frozen)]
     for chunk in _read(data, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
         for learner, frozen in scans:
-            counts = learner.counts.take_ranges(chunk.ranges)
-            frozen.scan(chunk.rows, learner.targets(chunk), counts, learner.augmentation)
+            alphas = learner.alphas.take_ranges(chunk.ranges)
+            frozen.scan(chunk.rows, learner.targets(chunk), alphas, learner.augmentation)
     for learner, frozen in scans:
         learner.progress.begin_reading(1, learner.mode)
         certify(learner, frozen)
@@ -120,7 +120,7 @@ def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]
 
 def _solve_new_rows(learner: Learner) -> None:
     """Solve the new rows in memory. The next reading scans the weights that were best before: the
-    running ones suit the new rows until the counts of the others have been solved again."""
+    running ones suit the new rows until the α of the others have been solved again."""
     drive(solve_in_memory(learner))
     scan_next(learner)
     learner.best.take_candidate()
@@ -136,10 +136,7 @@ def _end_or_train(learner: Learner) -> None:
         train_next(learner)
 
 
-def take_counts(learner: Learner, pieces: Pieces) -> None:
-    """Replace the counts of a changed learner by those of the rows that it has now, by their
-    numbers. Nothing of the other rows stays: the next reading sums a afresh from these."""
-    counts = Counts()
-    for numbers, values in pieces:
-        counts.put(numbers, values)
-    replace_counts(learner, counts)
+def take_alphas(learner: Learner, pieces: Pieces) -> None:
+    """Replace the α of a changed learner by those of the rows that it has now, by their numbers.
+    Nothing of the other rows stays: the next reading sums v afresh from these."""
+    replace_alphas(learner, Alphas.of(pieces))

@@ -21,7 +21,7 @@ from streamtron.core.losses import Loss
 from streamtron.core.rows import Label
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.sealed import Streamed
-from streamtron.solver.duals import Counts
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion
 from streamtron.solver.learner import Learner, take_center
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
@@ -149,15 +149,15 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
         raise ValueError("other fields than a learner has")
     running, frozen, best = fields["running"], fields["frozen"], fields["best"]
     columns = learner.columns
-    new, fresh = WeightState(columns), ScanSums(1.0, columns)
-    alike = [(getattr(running, name), getattr(new, name)) for name in ("w", "scalars", "tallies")]
+    new, fresh = WeightState(columns), ScanSums(columns)
+    alike = [(getattr(running, name), getattr(new, name)) for name in ("w", "scalars")]
     alike.append((best.w, new.w))
-    long = new.augmented(1.0)
+    long = new.augmented
     averaged = best.average.total if best.average.number else None
     alike += [(vector, long) for vector in (best.candidate, averaged) if vector is not None]
     if frozen is not None:
         sums = frozen.scan_sums
-        alike += [(getattr(sums, n), getattr(fresh, n)) for n in ("bins", "sums", "totals")]
+        alike += [(getattr(sums, n), getattr(fresh, n)) for n in ("sums", "totals")]
         alike += [(vector, new.w) for vector in (frozen.w, sums.fresh)]
         alike += [] if sums.sq_columns is None else [(sums.sq_columns, new.w)]
     if best.marks is not None:
@@ -190,8 +190,8 @@ class Encoder:
             return [self.encode(item) for item in value]
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
-        if isinstance(value, Counts):
-            return {"counts": [self._name(tensor) for tensor in value.streamed()]}
+        if isinstance(value, Alphas):
+            return {"alphas": [self._name(tensor) for tensor in value.streamed()]}
         name = type(value).__name__
         if _CLASSES.get(name) is not type(value):
             raise TypeError(f"{name}: no part of a checkpoint")
@@ -215,8 +215,8 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
         return float(encoded["float"])
     if "array" in encoded:
         return dense(arrays[encoded["array"]])
-    if "counts" in encoded:
-        return Counts.of_gaps(*(arrays[name] for name in encoded["counts"]))
+    if "alphas" in encoded:
+        return Alphas.of_gaps(*(arrays[name] for name in encoded["alphas"]))
     if "dict" in encoded:
         return {decode(key, arrays): decode(item, arrays) for key, item in encoded["dict"]}
     known = _CLASSES[encoded["class"]]

@@ -5,7 +5,7 @@ margin, any number of them together cost a quadratic in v, of (columns + 1)² nu
 method for this loss (Keerthi and DeCoste, JMLR 2005); of other losses it is the expansion at the
 weights known. The rows nearest the margin, which may cross it or curve most, are held with their
 own loss. So the first reading ends with a solution for all rows, and each later one is a scan at
-the solution before: it makes the counts from the slacks, and the sums anew.
+the solution before: it makes α from the slacks, and the sums anew.
 ``benchmarks/certified.py --active-set 10%`` shows the readings that are left. Of the squared error
 the quadratic is the loss itself.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, losses
+from streamtron.core import losses
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Block, Chunk, Rows
 from streamtron.solver.held_loss import HeldLoss, Rounds, drive
@@ -33,8 +33,8 @@ from streamtron.solver.learner import (
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import NarrowRows, fitting
-from streamtron.solver.scan import counts_of_slopes, margins_at
-from streamtron.solver.stages import ROUNDING_GAP, Regime, finer_resolution
+from streamtron.solver.scan import alphas_of_slopes, margins_at
+from streamtron.solver.stages import ROUNDING_GAP, Regime
 from streamtron.solver.targets import Targets, costs
 
 KEPT = (0.5, 0.8)
@@ -55,16 +55,12 @@ ENOUGH = 1 << 20
 FULL = 0.98
 """A model of more than this part of them wants others too."""
 
-SLACK = 4.0
-"""The slack that is counted on where b is chosen: counts b ξ_k/Δ_k² are then as large as
-``stages.COUNT_OF_ONE`` lets them be."""
-
 STALLED = (4, 0.5)
 """After so many readings a gap above this tells that Newton's steps do not come near: on separable
 rows at a large C each step crosses margins of rows outside memory. Blocks do then."""
 
 CLOSE = 1e-9
-"""Weights that differ by this part of the largest are the same: a scan rounds its best scale."""
+"""Weights that differ by this part of the largest are the same."""
 
 
 Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64], int]]]
@@ -90,10 +86,7 @@ def begin(learner: Learner) -> None:
     """Begin with no rows outside memory: in a scan judge them at its weights, else at the running
     ones."""
     running, frozen, known = learner.running, learner.frozen, learner.best.certificate
-    if frozen is None:
-        v = running.augmented(learner.scale if running.steps else 0.0)
-    else:
-        v = frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
+    v = running.augmented if frozen is None else frozen.augmented
     primal = math.inf if known is None else known.primal
     begin_quadratic(learner, Outside(v, primal, columns_that_matter(learner, v)))
 
@@ -111,25 +104,25 @@ def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.
     return np.sort(np.argpartition(-sizes, most - 1)[:most])
 
 
-def scanned_counts(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
-    """The counts that the slacks of the scanned weights make, which the rows of a chunk get; where
+def scanned_alphas(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
+    """The α that the slacks of the scanned weights make, which the rows of a chunk get; where
     the penalty has a 1-norm, those that the quadratic of the reading before has of them: its
     solution meets |Σ α_k l_k x_kj| ≤ r, which slopes at weights near the optimum miss by as much as
     they are off."""
     outside, expansion = learner.outside, learner.expansion
     loss, rho = learner.loss, learner.augmentation
     assert outside is not None
-    if expansion is None and learner.settings.ratio and learner.running.steps:
-        return learner.counts.take_ranges(chunk.ranges)  # those of blocks
+    if expansion is None and learner.settings.ratio and learner.running.gains:
+        return learner.alphas.take_ranges(chunk.ranges)  # those of blocks
     margins = margins_at(chunk.rows, targets, rho, outside.v)
     slopes = losses.slopes(loss, margins)
     if expansion is not None:
         base = margins_at(chunk.rows, targets, rho, expansion.v)
         held = np.isin(targets.numbers, expansion.held)
         slopes = np.where(held, slopes, losses.slopes_expanded(loss, base, margins))
-    counts = counts_of_slopes(loss, slopes, targets, learner.progress.b)
-    learner.counts.put_ranges(chunk.ranges, counts)
-    return counts
+    alphas = alphas_of_slopes(loss, slopes, targets)
+    learner.alphas.put_ranges(chunk.ranges, alphas)
+    return alphas
 
 
 def take_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
@@ -150,9 +143,6 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
             near[stop] = False  # longer than memory
             stop += 1
         terms = losses.expansion(loss, margins[first:stop], targets.t[first:stop])
-        lengths = (targets.squares + rho**2 + targets.delta2)[first:stop]
-        curved = (cost[first:stop] > 0.0) & (terms[0] > 0.0)
-        outside.squares += kernels.dot(lengths, curved.astype(np.float64))
         part = rows.part(first, stop)
         far = np.where(near, 0.0, cost)[first:stop]
         outside.add(part, targets.signs[first:stop], far, rho, terms)
@@ -214,7 +204,7 @@ def solve(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:
 
 
 def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]:
-    """Choose the weights that the next scan certifies, and the resolution of its counts.
+    """Choose the weights that the next scan certifies.
     ``minimise`` : of the rows held here, or in many parts.
 
     A step that has not lowered P is halved: P is convex, and falls at first on the way from the
@@ -239,11 +229,6 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
         best.propose(outside.v)
     if learner.settings.parts is None or learner.elsewhere is not None:
         end_quadratic(learner, expansion)  # that of a part is summed with those of the others
-    if known is not None and learner.loss.quadratic:
-        error = max(learner.settings.tolerance, ROUNDING_GAP) * known.primal
-        largest = SLACK / learner.bounds.least_delta2
-        b = finer_resolution(learner.progress.b, outside.squares, error, largest)
-        learner.progress.refine(b)
 
 
 def leave_if_stalled(learner: Learner) -> None:

@@ -58,15 +58,13 @@ def drive(solve: Generator[Any, Any, Result]) -> Result:
 
 class LossTerms(NamedTuple):
     """What rows in memory add at v: their part of ∇P and of P, of the diagonal of H (which
-    preconditions, so that float32 will do), of H on the head (lower triangle, row by row);
-    Σ q_i over the rows with α_i ≠ 0; the largest |α|; see ``HeldLoss.smoothing``."""
+    preconditions, so that float32 will do), of H on the head (lower triangle, row by row); see
+    ``HeldLoss.smoothing``."""
 
     gradient: Vector
     loss: float
     diagonal: NDArray[np.float32]
     head: Vector
-    sq_lengths: float
-    largest: list[float]
     smoothing: tuple[float, float]
 
 
@@ -146,11 +144,11 @@ class HeldLoss:
             earned = float(kernels.dot(alpha, 1.0 - margins))
         return loss - self.value(margins), max(loss - earned, 0.0)
 
-    def take_shares(self, counts: NDArray[np.int32], b: float) -> None:
-        """Have the smooth loss stand for the hinge around these counts."""
+    def take_shares(self, alphas: NDArray[np.float32]) -> None:
+        """Have the smooth loss stand for the hinge around these α."""
         if self.loss.zone:
             self.shares = np.zeros(len(self.held))
-            np.divide(counts / (b or 1.0), self.cost, out=self.shares, where=self.cost > 0.0)
+            np.divide(alphas, self.cost, out=self.shares, where=self.cost > 0.0)
             np.clip(self.shares, -1.0, 1.0, out=self.shares)
 
     @changes_part
@@ -174,23 +172,12 @@ class HeldLoss:
         threads.work(add_blocks, threads.slices(len(sums), least))
         return sum(sums, np.zeros(3))
 
-    def sq_lengths(self, alpha: Vector) -> float:
-        """Return Σ q_i over rows with α_i ≠ 0, with q_i = ‖x_i‖² + ρ² + Δ_i²."""
-        targets = self.held.targets
-        lengths = targets.squares + (self.rho**2 + targets.delta2)
-        return float(kernels.dot(lengths, (alpha != 0.0).astype(np.float64)))
-
-    def dual_point(self, counts: NDArray[np.int32], columns: int, b: float) -> DualPoint:
-        """Return the sums that counts of these rows make, ``b`` to a unit of dual."""
-        targets, c = self.held.targets, counts.astype(np.float64)
-        steps = int(np.abs(counts).sum(dtype=np.int64))
-        a = self.sum_of(c, columns)
-        if self.loss.quadratic:
-            return DualPoint(a, float(kernels.dot(targets.delta2 * counts, c)), steps)
-        cost = self.cost
-        p = np.divide(c / b, cost, out=np.zeros(len(c)), where=cost > 0.0)
-        excess = float(kernels.dot(cost, losses.gains(self.loss, p, targets.t))) - steps / b
-        return DualPoint(a, 0.0, steps, excess)
+    def dual_point(self, alphas: NDArray[np.float32], columns: int) -> DualPoint:
+        """Return the sums that α of these rows make."""
+        cost, alpha = self.cost, alphas.astype(np.float64)
+        p = np.divide(alpha, cost, out=np.zeros(len(cost)), where=cost > 0.0)
+        gains = losses.gains(self.loss, p, self.held.targets.t)
+        return DualPoint(self.sum_of(alpha, columns), float(kernels.dot(cost, gains)))
 
 
 class PartLoss(HeldLoss):
@@ -223,8 +210,6 @@ class PartLoss(HeldLoss):
             self.value(self.margins),
             np.minimum(diagonal, LARGEST).astype(np.float32),
             self._gram(head, len(v))[np.tril_indices(len(head))],
-            self.sq_lengths(alpha),
-            [float(np.abs(alpha).max(initial=0.0))],
             self.smoothing(self.margins),
         )
 

@@ -40,15 +40,14 @@ PAIRS, PAIR_NUMBERS = 32, 1 << 25
 
 
 class QuadraticSums(NamedTuple):
-    """G, g and c of an ``Outside``, and Σ q_k of the rows with a curvature."""
+    """G, g and c of an ``Outside``."""
 
     gram: Vector
     linear: Vector
     constant: float
-    squares: float
 
 
-NO_QUADRATIC = QuadraticSums(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
+NO_QUADRATIC = QuadraticSums(np.zeros((0, 0)), np.zeros(0), 0.0)
 
 
 @dataclass(slots=True)
@@ -76,7 +75,7 @@ class Outside:
     expansion of φ at the margins where they were added; u are the weights of some columns, and the
     bias.
 
-    ``v`` : augmented weights at scale 1, at which rows are judged. ``known`` : the P proven before.
+    ``v`` : augmented weights, at which rows are judged. ``known`` : the P proven before.
     ``chosen`` : the only columns whose weights may differ from 0, rising; None = all.
     """
 
@@ -89,7 +88,6 @@ class Outside:
         self.linear = np.zeros(size)
         self.constant = 0.0
         self.reach = math.inf  # a row is held only if its margin is at most so far from the bend
-        self.squares = 0.0  # Σ q_k of all rows with a curvature
 
     @property
     def subset(self) -> ColumnSubset:
@@ -116,13 +114,13 @@ class Outside:
 
     @property
     def sums(self) -> QuadraticSums:
-        """Return G, g and the others, to be summed over parts."""
-        return QuadraticSums(self.gram, self.linear, self.constant, self.squares)
+        """Return G, g and c, to be summed over parts."""
+        return QuadraticSums(self.gram, self.linear, self.constant)
 
     def take(self, sums: QuadraticSums, v: Vector | None = None) -> None:
         """Take the sums of all parts; ``v`` : and the weights at which rows are judged."""
         self.v = self.v if v is None else v
-        self.gram, self.linear, self.constant, self.squares = sums
+        self.gram, self.linear, self.constant = sums
 
     def product(self, u: Vector) -> Vector:
         """Return G u."""

@@ -48,7 +48,7 @@ from streamtron.solver.proximal_newton import (
     slope_along,
     slopes_of,
 )
-from streamtron.solver.stages import Regime, finer_resolution
+from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
@@ -72,7 +72,7 @@ EXACTER = 1.0, 0.1
 """To these parts of the worthwhile gap a block is solved: the second, where the first lowers D."""
 
 FULLY, PARTLY = (RELAXATION, 1.0), (0.5, 0.25, 0.0)
-"""How far counts go to the solution of a block: the first of these that does not lower D."""
+"""How far α goes to the solution of a block: the first of these that does not lower D."""
 
 NUMBERS = 1 << 27
 """What the solves that go together may keep: 1 GB."""
@@ -289,26 +289,22 @@ def search(
 
 
 def solve_jointly(learner: Learner) -> Rounds[None]:
-    """Solve the rows in memory of all parts: all that matter, and choose the resolution b of the
-    counts that the next scan makes of the slacks; or a block, the dual variables of all other rows
-    fixed."""
+    """Solve the rows in memory of all parts: all that matter; or a block, the dual variables of all
+    other rows fixed."""
     if learner.regime == Regime.BLOCKS:
         yield from _solve_block(learner)
         return
     solution: Point[LossTerms] | Optimum[LossTerms]
-    progress, precision, v = learner.progress, worthwhile_gap(learner), _start(learner)
+    precision, v = worthwhile_gap(learner), _start(learner)
     if ratio := learner.settings.ratio:
         penalised = JointPenalised(Penalty.of(ratio), learner.best.zeros)
         solution = yield from proximal_newton.minimise(penalised, v, precision)
     else:
-        if progress.reading == 0 and learner.loss.quadratic:
+        if learner.progress.reading == 0 and learner.loss.quadratic:
             theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
             v = (theta or 1.0) * v
         solution = yield from JointObjective(np.zeros(len(v)), learner).solve(v, precision)
-    error, known, quadratic = precision * solution.primal, solution.known, learner.loss.quadratic
-    largest = max(known.largest)
-    b = finer_resolution(progress.b, known.sq_lengths, error, largest, quadratic=quadratic)
-    take_solution(learner, b, solution.v, newton_steps=solution.steps)
+    take_solution(learner, solution.v, newton_steps=solution.steps)
 
 
 def minimise_jointly(
@@ -321,26 +317,25 @@ def minimise_jointly(
 
 
 def _start(learner: Learner) -> Vector:
-    """The weights from which to solve, at scale 1: those that were scanned, if there are any."""
+    """The weights from which to solve: those that were scanned, if there are any."""
     best, frozen, running = learner.best, learner.frozen, learner.running
     if best.candidate is not None:
         return best.candidate
     if frozen is not None and frozen.w.any():
-        return frozen.scan_sums.scale * np.append(frozen.w, frozen.bias)
-    return running.augmented(learner.scale)
+        return frozen.augmented
+    return running.augmented
 
 
 def _solve_block(learner: Learner) -> Rounds[None]:
-    """Solve the rows in memory, and move their counts there; if D would fall, solve them better
+    """Solve the rows in memory, and move their α there; if D would fall, solve them better
     first."""
-    running, b = learner.running, learner.progress.b
+    running = learner.running
     start = running.dual_point
     held: HeldSums = yield PartProblem.sum_held, ()
-    remainder, v, steps = start.plus(held.dual, -1), running.augmented(1.0 / b), 0
-    constant = remainder.objective_at(b)
+    remainder, v, steps = start.plus(held.dual, -1), running.augmented, 0
     lengths = np.full(held.rows, held.nonzeros // max(held.rows, 1) + 1)
     direct = solved_directly(lengths, len(v))  # else products of a few rows cost less
-    objective = JointObjective(remainder.a / b, learner, constant=constant, direct=direct)
+    objective = JointObjective(remainder.v, learner, constant=remainder.objective, direct=direct)
     for part in EXACTER:
         solution = yield from objective.solve(v, part * worthwhile_gap(learner))
         v, steps = solution.v, steps + solution.steps
@@ -348,17 +343,16 @@ def _solve_block(learner: Learner) -> Rounds[None]:
             break
     else:
         yield from _move(learner, start, v, PARTLY)
-    take_solution(learner, b, v, newton_steps=steps)
+    take_solution(learner, v, newton_steps=steps)
 
 
 def _move(learner: Learner, start: DualPoint, v: Vector, factors: Sequence[float]) -> Rounds[bool]:
-    """Move the counts of the rows in memory to those of v, the first of the factors times as far
+    """Move the α of the rows in memory to those of v, the first of the factors times as far
     with which D is not below that of ``start``; whether there is one."""
-    running, b = learner.running, learner.progress.b
-    dual = start.objective_at(b)
+    running, dual = learner.running, start.objective
     for factor in factors:
-        change: DualPoint = yield PartProblem.move, (v, b, factor)
+        change: DualPoint = yield PartProblem.move, (v, factor)
         running.take(start.plus(change))
-        if running.objective_at(b) >= dual:
+        if running.objective >= dual:
             return True
     return False

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.losses import PENALISED, Loss, loss_of, solved
+from streamtron.core.losses import Loss, loss_of, solved
 from streamtron.core.rows import Facts, Label, Rows
 from streamtron.core.scan_sums import ScanSums
-from streamtron.solver import order, stages
-from streamtron.solver.duals import Counts
+from streamtron.solver import order
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.progress import (
     KEPT_BY_NEWTON,
@@ -29,10 +29,10 @@ from streamtron.solver.progress import (
     Progress,
 )
 from streamtron.solver.row_store import ActiveSet
-from streamtron.solver.scan import Frozen, length_of
+from streamtron.solver.scan import AT_MARGIN, Frozen, length_of
 from streamtron.solver.stages import IN_BLOCKS, Regime
-from streamtron.solver.targets import Bounds, TargetRule, Targets
-from streamtron.solver.weights import Rule, WeightState, consistent, restart
+from streamtron.solver.targets import TargetRule, Targets
+from streamtron.solver.weights import WeightState, finite, restart
 
 Vector = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ Mode = Literal["train", "scan"]
 class Learner:
     """The state of one two-class problem, or of one of numbers.
 
-    ``columns`` : of the weights. ``facts`` : of all rows, from which b follows. ``labels``,
+    ``columns`` : of the weights. ``facts`` : of all rows. ``labels``,
     ``class_weights``, ``positive`` : see ``TargetRule``.
     """
 
@@ -64,8 +64,8 @@ class Learner:
             settings.delta2, labels, class_weights, positive, center, self.augmentation
         )
         self.active = ActiveSet(settings.active_set_bytes)
-        self.running = WeightState(columns)  # a = Σ c_k y_k
-        self.counts = Counts()  # the integer dual variables c_k
+        self.running = WeightState(columns)  # v = Σ α_k l_k (x_k, ρ)
+        self.alphas = Alphas()
         self.best = BestWeights(np.zeros(columns))
         self.progress = Progress()
         self.regime = Regime.WORKING_SET
@@ -75,10 +75,9 @@ class Learner:
         self.mode: Mode = "train"  # what the current reading, or the next one, does
         self.keepers = np.zeros(0, dtype=np.int64)  # rows that it keeps, whatever a scan finds
         self.shuffles = 0  # orders drawn so far
-        self.unsummed = False  # whether a may differ from the sum that the counts make
+        self.unsummed = False  # whether v may differ from the sum that the α make
         self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
-        b = stages.choose_b(settings, *self.bounds)
-        self.progress.begin_stage(b, "ascent", settings, 0)
+        self.progress.begin_stage("ascent", settings, 0)
 
     @property
     def columns(self) -> int:
@@ -86,9 +85,9 @@ class Learner:
         return len(self.running.w)
 
     @property
-    def bounds(self) -> Bounds:
-        """Bounds on R² and on Δ_k²."""
-        return self.targets.bounds(self.facts, loss_of(self.settings))
+    def radius(self) -> float:
+        """R, or more: the largest ‖y_k‖."""
+        return math.sqrt(self.targets.sq_radius(self.facts))
 
     @property
     def finished(self) -> str | None:
@@ -103,24 +102,18 @@ class Learner:
     @property
     def loss(self) -> Loss:
         """The loss; in place of the hinge one that is smooth."""
-        if self.settings.ratio and self.settings.loss == PENALISED.name:
-            return PENALISED
         return solved(loss_of(self.settings))
 
     @property
-    def scale(self) -> float:
-        """The scale of the running weights; see ``Rule``."""
-        return self.rule.scale(self.running)
+    def has_margins(self) -> bool:
+        """Whether bounds on P* are bounds on a margin: the loss is the squared hinge."""
+        return self.loss.quadratic and not self.settings.ratio
 
     @property
     def upper_bound(self) -> float | None:
-        """The running weights' ‖a‖/t, an estimate; None if the loss is not the squared hinge."""
-        return self.running.upper_bound if self.loss.quadratic else None
-
-    @property
-    def rule(self) -> Rule:
-        """How a visited row changes the running weights."""
-        return Rule(self.progress.b, self.augmentation, self.loss)
+        """1/√(2 D) of the running weights, an estimate; None where there are no margins."""
+        dual = self.running.objective
+        return 1.0 / math.sqrt(2.0 * dual) if self.has_margins and dual > 0.0 else None
 
     @property
     def complete(self) -> bool:
@@ -134,10 +127,8 @@ class Learner:
 
     @property
     def valid(self) -> bool:
-        """Whether the numbers kept from reading to reading are consistent and finite; of several
-        parts, the counts are theirs."""
-        alike = self.elsewhere is not None or self.running.steps == self.counts.total()
-        return alike and consistent(self.running) and self.best.finite
+        """Whether the numbers kept from reading to reading are finite."""
+        return finite(self.running) and self.best.finite
 
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
@@ -151,15 +142,15 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     progress.finished = finished
     if finished:
         learner.outside = learner.best.marks = None
-    radius = math.sqrt(learner.bounds.sq_radius)
-    progress.reports[-1].end(stop_reason, learner.running.updates, learner.certificate, radius)
+    report, updates = progress.reports[-1], learner.running.updates
+    report.end(stop_reason, updates, learner.certificate, learner.radius)
 
 
-def freeze(learner: Learner, w: Vector, bias: float, scale: float, threshold: float) -> Frozen:
-    """Return a scan at these weights, see ``ScanRequest``, with the learner's b."""
-    settings, b = learner.settings, learner.progress.b
+def freeze(learner: Learner, w: Vector, bias: float, threshold: float = AT_MARGIN) -> Frozen:
+    """Return a scan at these weights; see ``ScanRequest``."""
+    settings = learner.settings
     free = learner.augmentation if settings.free else 0.0
-    return Frozen(w, bias, scale, threshold, loss_of(settings), b, free, settings.ratio)
+    return Frozen(w, bias, loss_of(settings), free, settings.ratio, threshold)
 
 
 def start_reading(learner: Learner, reading: int, frozen: Frozen | None) -> None:
@@ -178,7 +169,7 @@ def leave_scan(learner: Learner) -> None:
 
 
 def take_scan(learner: Learner, frozen: Frozen) -> None:
-    """Set the running weights to what a complete scan has summed from the counts, unless these have
+    """Set the running weights to what a complete scan has summed from the α, unless these have
     changed since."""
     learner.unsummed = False
     if not frozen.beside_training:
@@ -186,19 +177,13 @@ def take_scan(learner: Learner, frozen: Frozen) -> None:
 
 
 def take_solution(
-    learner: Learner,
-    b: float,
-    candidate: Vector | None,
-    *,
-    newton_steps: int,
-    primal: float = math.inf,
+    learner: Learner, candidate: Vector | None, *, newton_steps: int, primal: float = math.inf
 ) -> None:
-    """Take what a solve has found: its resolution b, and the augmented weights that the next scan
-    certifies; of blocks, their average. ``primal`` : of the weights, over the rows in memory."""
+    """Take what a solve has found: the augmented weights that the next scan certifies; of blocks,
+    their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best
-    progress.refine(b)
     progress.count_work(newton_steps=newton_steps)
-    known = learner.regime == Regime.ALL_ROWS and learner.loss.quadratic
+    known = learner.regime == Regime.ALL_ROWS and learner.has_margins
     progress.primal = primal if known else math.inf
     if learner.regime != Regime.BLOCKS:
         best.candidate = candidate
@@ -214,11 +199,11 @@ def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) ->
     progress.crawls = crawls
     progress.kept = KEPT_BY_NEWTON if crawls else KEPT_BY_VISITS if passes > 1 else 0.0
     if not crawls and best.candidate is not None:
-        best.candidate = best.average.add(learner.running.augmented(1.0 / progress.b))
+        best.candidate = best.average.add(learner.running.augmented)
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
-    """Begin the quadratic of rows outside memory. In a scan their counts are about to change."""
+    """Begin the quadratic of rows outside memory. In a scan their α are about to change."""
     learner.outside = outside
     learner.unsummed |= learner.frozen is not None
 
@@ -284,7 +269,7 @@ def augment(learner: Learner, rho: float) -> None:
     if rho != learner.augmentation:
         running, best, ratio = learner.running, learner.best, rho / learner.augmentation
         learner.augmentation = rho
-        running.settle(running.w, running.bias * ratio, running.extension, running.steps)
+        running.settle(running.w, running.bias * ratio, running.gains)
         best.bias /= ratio
         if best.candidate is not None:
             best.candidate[-1] /= ratio
@@ -292,18 +277,18 @@ def augment(learner: Learner, rho: float) -> None:
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     """Forget the proof, the reports and the rows in memory of a finished learner, whose rows change
-    or whose weights are not those of its counts. ``keep_scan`` : the last scan is continued."""
+    or whose weights are not those of its α. ``keep_scan`` : the last scan is continued."""
     best = learner.best
     best.forget_proof()
     best.take_candidate()
     learner.progress.begin_again(learner.settings, learner.running.updates)
     learner.expansion = None
-    learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut counts
+    learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut α
     learner.frozen = learner.frozen if keep_scan else None
     scan_next(learner)
     if not learner.valid:
         discard_weights(learner)
-    learner.elsewhere = None  # until here: counts of several parts are never all in memory
+    learner.elsewhere = None  # until here: α of several parts are never all in memory
 
 
 def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
@@ -326,18 +311,13 @@ def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
         frozen.w, sums.fresh = numbered(frozen.w), numbered(sums.fresh)
         frozen.length = length_of(frozen.w, frozen.bias)
         sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
-    running.settle(numbered(running.w), running.bias, running.extension, running.steps)
+    running.settle(numbered(running.w), running.bias, running.gains)
     best.w = numbered(best.w)
     if best.candidate is not None:
         best.candidate = with_bias(best.candidate)
     if learner.expansion is not None:
         learner.expansion.v = with_bias(learner.expansion.v)
     best.average, best.marks = Average(), None
-
-
-def set_resolution(learner: Learner, b: float) -> None:
-    """Take the b of counts that are known, or are to be made of slacks."""
-    learner.progress.b = b
 
 
 def scan_next(learner: Learner) -> None:
@@ -358,32 +338,33 @@ def train_next(learner: Learner) -> None:
     learner.mode, learner.frozen = "train", None
 
 
-def replace_counts(learner: Learner, counts: Counts) -> None:
-    """Replace the counts; the next reading sums a afresh from them."""
-    learner.counts, learner.unsummed = counts, True
+def replace_alphas(learner: Learner, alphas: Alphas) -> None:
+    """Replace the α; the next reading sums v afresh from them."""
+    learner.alphas, learner.unsummed = alphas, True
     restart(learner.running)
 
 
-def leave_counts(learner: Learner, counts: Counts) -> None:
-    """Leave the counts to parts, or to their files."""
-    learner.counts = counts
+def leave_alphas(learner: Learner, alphas: Alphas) -> None:
+    """Leave the α to parts, or to their files."""
+    learner.alphas = alphas
 
 
-def set_weights(learner: Learner, w: Vector, bias: float, counts: Counts | None) -> None:
-    """Set the running weights and the bias weight, and counts if there are any, which need not make
+def set_weights(learner: Learner, w: Vector, bias: float, alphas: Alphas | None) -> None:
+    """Set the running weights and the bias weight, and α if there are any, which need not make
     these weights; the next reading scans them."""
     learner.running.w, learner.running.scalars[kernels.BIAS] = w, bias
     learner.mode, learner.unsummed = "scan", True
-    if counts is not None:
-        learner.counts = counts
+    if alphas is not None:
+        learner.alphas = alphas
 
 
 def discard_weights(learner: Learner) -> None:
-    """Discard the running and the best weights: the next reading sums them from the counts."""
+    """Discard the running and the best weights: the next reading sums them from the α."""
     _log.warning(
-        "the running weights are not those of any counts: memory or disk has changed "
-        "them. They are made afresh from the counts."
+        "the running weights are not those of any dual variables: memory or disk has "
+        "changed them. They are made afresh from these."
     )
-    replace_counts(learner, learner.counts)
+    learner.unsummed = True
+    restart(learner.running)
     learner.best.discard()
     learner.mode = "scan"

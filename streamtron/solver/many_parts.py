@@ -10,7 +10,7 @@ on the threads, processes or machines that hold them.
    which each part solves with its own Hessian, or, where columns are many, one for every product
    with the Hessian of all. A vector of a number a column goes to each part and comes back; those of
    all classes that are not done yet go together.
-3. Counts from the slacks, and one scan of all rows at fixed weights. It certifies, and finds the
+3. α from the slacks, and one scan of all rows at fixed weights. It certifies, and finds the
    rows that matter next. Repeat from 2 until the gap is at most ``tol``.
 
 Where the memories of all parts together do not hold the rows that matter, a reading visits rows, in
@@ -40,7 +40,7 @@ from streamtron.solver.working_set import choose_regime
 class ManyParts(Trainer):
     """The rows of many parts.
 
-    ``learners`` : hold no rows and no counts: their weights, certificates and progress are those of
+    ``learners`` : hold no rows and no α: their weights, certificates and progress are those of
     all parts. They are new, or the parts are as they were after the learners' last readings.
     """
 
@@ -90,7 +90,7 @@ class ManyParts(Trainer):
         return self._rows
 
     def end_reading(self, learners: Sequence[Learner]) -> None:
-        """Have the parts settle and save their counts; a certificate is of those before visits."""
+        """Have the parts settle and save their α; a certificate is of those before visits."""
         numbered, settlements = self._numbered(learners), []
         for number, learner in numbered.items():
             take_back = learner.finished is not None and learner.mode == "train"
@@ -99,7 +99,7 @@ class ManyParts(Trainer):
             v = None
             if learner.finished is None and learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET):
                 v = learner.best.candidate
-            settlements.append(Settlement(number, v, learner.progress.b, take_back))
+            settlements.append(Settlement(number, v, take_back))
             self._readings[number] = self.reading
         self._parts(Part.settle, settlements)
         self._parts.saved(self._readings)
@@ -170,8 +170,6 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
         learner.regime,
         None if frozen is None else frozen.w,
         0.0 if frozen is None else frozen.bias,
-        1.0 if frozen is None else frozen.scan_sums.scale,
-        learner.progress.b,
         learner.augmentation,
         learner.running.dual_point if learner.mode == "train" else None,
     )

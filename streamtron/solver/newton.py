@@ -306,12 +306,6 @@ class HeldObjective(Objective[Vector]):
         return here
 
 
-def best_scale(held: HeldLoss, v: Vector, margins: Vector) -> float:
-    """Return the θ > 0 that minimises ½ θ² ‖v‖² + Σ C_i φ(θ m_i)."""
-    theta = line_search(held, 0.0, kernels.square_sum(v), np.zeros(len(margins)), margins)
-    return theta if theta > 0.0 else 1.0
-
-
 def line_search(
     held: HeldLoss, linear: float, square: float, margins: Vector, slopes: Vector
 ) -> float:

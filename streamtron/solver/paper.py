@@ -8,18 +8,22 @@ the order of the files, and b is the paper's. Else a full epoch after the first 
 rows to add, at fixed weights, so that each is certified; one that adds rows comes between two of
 these where memory does not take all of them.
 
-The weights a t/‖a‖² are certified by a scan like any others. Only ``runs.learners`` calls this.
+The weights a t/‖a‖² are certified by a scan like any others, with α_k = c_k t/‖a‖². Only
+``runs.learners`` calls this.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, theory
+from streamtron.core.certificate import FEW
 from streamtron.core.config import Settings, epoch_limit, mini_epoch_limit
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
@@ -34,12 +38,13 @@ from streamtron.solver.learner import (
     leave_scan,
     start_reading,
 )
+from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, stop_at_limit
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import OnePart
-from streamtron.solver.weights import restart, visit_by
+from streamtron.solver.weights import WeightState, restart, visit_by
 
 FIRST_B = 5.0
 """b/R² of a stage at ε = 1, and b/R^(1+ε) where ε is larger, for which the paper has no rule."""
@@ -51,29 +56,49 @@ CONVERGED = "a full reading found no row to update"
 """Why a stage ends that converges."""
 
 
+class Seen(NamedTuple):
+    """How many rows are at most at the threshold, and the least y_k·a."""
+
+    mistakes: int
+    least: float
+
+    def plus(self, other: Seen) -> Seen:
+        """Return the same of both sets of rows."""
+        return Seen(self.mistakes + other.mistakes, min(self.least, other.least))
+
+
 class Margitron(OnePart):
-    """Trains learners by the paper's procedure on rows that this process reads."""
+    """Trains learners by the paper's procedure on rows that this process reads. While it does,
+    their α are the counts c_k, and their running weights a; at the end of the run α_k = c_k t/‖a‖².
+    """
+
+    _seen: dict[int, Seen]  # what the current reading has found, by learner
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Begin the first stage of new learners."""
+        self._seen = {}
         for learner in learners:
             if not learner.progress.readings:
                 learner.progress.reports.clear()
                 _begin_stage(learner)
+            elif learner.finished:  # and reopened
+                learner.alphas.change(partial(_counts_of, learner.running))
 
     def begin_reading(self, learner: Learner, reading: int) -> None:
         """Fix the weights of a reading that scans, wholly or until it meets a row to add."""
-        frozen = None
+        frozen, running = None, learner.running
         if reading > 0 and (learner.mode == "scan" or learner.settings.faithful):
-            w, bias, threshold = learner.running.w, learner.running.bias, threshold_of(learner)
-            frozen = freeze(learner, w, bias, learner.scale, threshold)
+            scale = scale_of(running)
+            frozen = freeze(learner, scale * running.w, scale * running.bias)
+            frozen.beside_training = True  # a stays as it is
+        self._seen[id(learner)] = Seen(0, math.inf)
         start_reading(learner, reading, frozen)
 
     def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
         yield from self._data.chunks()
 
     def _take(self, chunk: Chunk, learners: Sequence[Learner]) -> None:
-        self._threads.work(lambda learner: _take_chunk(learner, chunk), learners)
+        self._threads.work(lambda learner: self._take_rows(learner, chunk), learners)
 
     def finish_reading(self, learner: Learner) -> Solve:
         """Certify what was scanned, and end the stage or the run if that allows it; else make
@@ -82,38 +107,72 @@ class Margitron(OnePart):
         progress.end_reading(full_epoch=learner.mode == "train")
         proven = None
         if frozen is not None:
+            if learner.settings.hard:
+                _scale_to_margin(frozen)
             certify(learner, frozen)
-            _conclude(learner, converged=not frozen.scan_sums.violators)
+            seen, length = self._seen[id(learner)], math.sqrt(learner.running.sq_norm)
+            margin = seen.least / length if length else None
+            progress.reports[-1].bounds["directional_margin"] = margin
+            _conclude(learner, converged=not seen.mistakes)
             proven = learner.certificate
         if not learner.finished:
             with progress.phase("solving"):
                 _continue(learner)
-        progress.record(proven, learner.upper_bound, learner.rows_held)
+        progress.record(proven, upper_bound(learner.running), learner.rows_held)
+        if learner.finished:
+            learner.alphas.change(partial(alphas_of, learner.running))
         yield from ()
 
+    def _take_rows(self, learner: Learner, chunk: Chunk) -> None:
+        """Add rows at most at the threshold, or collect them; hold them in memory."""
+        targets, counts = learner.targets(chunk), learner.alphas.take_ranges(chunk.ranges)
+        faithful, frozen = learner.settings.faithful, learner.frozen
+        marks, number = np.zeros(len(chunk), dtype=np.uint8), id(learner)
+        if frozen is not None:
+            with learner.progress.phase("scanning"):
+                seen = _find_mistakes(learner, chunk.rows, targets, counts, marks)
+                self._seen[number] = self._seen[number].plus(seen)
+                alphas = alphas_of(learner.running, counts)
+                frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
+            if faithful and not self._seen[number].mistakes:
+                return
+        if learner.mode == "train":
+            leave_scan(learner)
+            positions = np.arange(len(chunk))
+            if not faithful:
+                reading = learner.progress.reading
+                positions = order.visiting_order(learner.settings, reading, chunk)
+            marks = np.zeros(len(chunk), dtype=np.uint8)
+            with learner.progress.phase("solving"):
+                visit(learner, chunk.rows, positions, targets, counts, marks)
+            learner.alphas.put_ranges(chunk.ranges, counts)
+            if not faithful:
+                marks |= counts != 0
+        _hold(learner, chunk.rows, np.flatnonzero(marks), targets)
 
-def _take_chunk(learner: Learner, chunk: Chunk) -> None:
-    """Add rows at most at the threshold, or collect them; hold them in memory."""
-    targets, counts = learner.targets(chunk), learner.counts.take_ranges(chunk.ranges)
-    faithful, frozen = learner.settings.faithful, learner.frozen
-    marks = np.zeros(len(chunk), dtype=np.uint8)
-    if frozen is not None:
-        with learner.progress.phase("scanning"):
-            marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
-        if faithful and not frozen.scan_sums.violators:
-            return
-    if learner.mode == "train":
-        leave_scan(learner)
-        positions = np.arange(len(chunk))
-        if not faithful:
-            positions = order.visiting_order(learner.settings, learner.progress.reading, chunk)
-        marks = np.zeros(len(chunk), dtype=np.uint8)
-        with learner.progress.phase("solving"):
-            visit(learner, chunk.rows, positions, targets, counts, marks)
-        learner.counts.put_ranges(chunk.ranges, counts)
-        if not faithful:
-            marks |= counts != 0
-    _hold(learner, chunk.rows, np.flatnonzero(marks), targets)
+
+def _find_mistakes(
+    learner: Learner,
+    rows: Rows,
+    targets: Targets,
+    counts: NDArray[np.float32],
+    marks: NDArray[np.uint8],
+) -> Seen:
+    """Mark the rows at most at the threshold, or with a count; return what there is of them."""
+    of_rows = targets.signs, targets.delta2, learner.augmentation, counts
+    running, threshold = learner.running, threshold_of(learner)
+    return Seen(*kernels.find_mistakes(rows, *of_rows, threshold, running.bias, running.w, marks))
+
+
+def _scale_to_margin(frozen: Frozen) -> None:
+    """Multiply weights just scanned so that no margin is below 1, if all are above 0: that of a
+    hard margin is what counts."""
+    sums = frozen.scan_sums.sums
+    if (least := float(sums[kernels.LEAST])) > 0.0:
+        factor = (1.0 + FEW) / least
+        frozen.w *= factor
+        frozen.bias *= factor
+        sums[kernels.LEAST] = max(sums[kernels.LEAST] * factor, 1.0)
 
 
 def _hold(learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
@@ -140,7 +199,7 @@ def _continue(learner: Learner) -> None:
     choose_mode(learner, "train" if settings.faithful or (scanned and full) else "scan")
     if not len(active):
         return
-    counts, moved = learner.counts.take(active.numbers), np.zeros(len(active), dtype=np.uint8)
+    counts, moved = learner.alphas.take(active.numbers), np.zeros(len(active), dtype=np.uint8)
     spent, updates = 0, -1
     while spent < mini_epoch_limit(settings) and learner.running.updates != updates:
         updates = learner.running.updates
@@ -149,7 +208,7 @@ def _continue(learner: Learner) -> None:
             positions = learner.next_turn().all(len(active))
         visit(learner, active.rows, positions, active.targets, counts, moved)
         spent += 1
-    learner.counts.put(active.numbers, counts)
+    learner.alphas.put(active.numbers, counts)
     progress.count_work(mini_epochs=spent, visited=spent * active.nonzeros)
 
 
@@ -158,13 +217,13 @@ def visit(
     rows: Rows,
     positions: NDArray[np.int64],
     targets: Targets,
-    counts: NDArray[np.int32],
+    counts: NDArray[np.float32],
     moved: NDArray[np.uint8],
 ) -> None:
     """Visit rows in the order of ``positions``: the running weights and ``counts`` (of ``rows``)
     change in place, and ``moved`` becomes 1 where they do."""
     by_length = learner.settings.variant == "length"
-    how = learner.augmentation, learner.progress.b, _epsilon(learner), by_length
+    how = learner.augmentation, _b(learner), _epsilon(learner), by_length
     running = learner.running
     visit_by(kernels.add_mistakes, running, rows, positions, targets, how, counts, moved)
 
@@ -174,12 +233,45 @@ def _epsilon(learner: Learner) -> float:
     return learner.settings.paper[len(learner.progress.reports) - 1]
 
 
+def _b(learner: Learner) -> float:
+    """Return b of the current stage."""
+    b = learner.progress.reports[-1].b
+    assert b is not None
+    return b
+
+
+def steps_of(running: WeightState) -> float:
+    """Return t = Σ c_k."""
+    return float(running.scalars[kernels.STEPS])
+
+
+def scale_of(running: WeightState) -> float:
+    """Return t/‖a‖², at which a is certified: D is largest there."""
+    return steps_of(running) / running.sq_norm if running.sq_norm > 0.0 else 1.0
+
+
+def alphas_of(running: WeightState, counts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return α_k = c_k t/‖a‖²."""
+    return (scale_of(running) * counts.astype(np.float64)).astype(np.float32)
+
+
+def _counts_of(running: WeightState, alphas: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return c_k, of which α_k were made."""
+    return np.rint(alphas.astype(np.float64) / scale_of(running))
+
+
+def upper_bound(running: WeightState) -> float | None:
+    """Return ‖a‖/t, an estimate of its bound on γ_d, for updates round; None if either is 0."""
+    steps = steps_of(running)
+    return math.sqrt(running.sq_norm) / steps if steps and running.sq_norm > 0.0 else None
+
+
 def threshold_of(learner: Learner) -> float:
     """Return the threshold on y_k·a; 0 before the first update."""
     running, by_length = learner.running, learner.settings.variant == "length"
-    size = math.sqrt(running.sq_norm) if by_length else running.steps
-    exponent = 1.0 - _epsilon(learner)
-    return float(learner.progress.b * size**exponent) if running.steps else 0.0
+    steps = steps_of(running)
+    size = math.sqrt(running.sq_norm) if by_length else steps
+    return _b(learner) * size ** (1.0 - _epsilon(learner)) if steps else 0.0
 
 
 def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
@@ -210,8 +302,8 @@ def choose_b(
 def _begin_stage(learner: Learner) -> None:
     """Begin the next stage at a = 0, with b from what is known."""
     progress, settings, running = learner.progress, learner.settings, learner.running
-    number, sq_radius = len(progress.reports), learner.bounds.sq_radius
-    epsilon, upper = settings.paper[number], running.upper_bound
+    number, sq_radius = len(progress.reports), learner.targets.sq_radius(learner.facts)
+    epsilon, upper = settings.paper[number], upper_bound(running)
     if settings.faithful and progress.reports:
         upper = progress.reports[-1].bounds["paper_upper_bound"]
     if settings.b is None:
@@ -219,8 +311,8 @@ def _begin_stage(learner: Learner) -> None:
     else:
         b = settings.b[number] * b_scale(epsilon, settings, sq_radius)
     restart(running)
-    learner.counts.clear()
-    progress.begin_stage(b, epsilon, settings, running.updates)
+    learner.alphas.clear()
+    progress.begin_stage(epsilon, settings, running.updates, b)
 
 
 def _conclude(learner: Learner, *, converged: bool) -> None:
@@ -235,8 +327,9 @@ def _conclude(learner: Learner, *, converged: bool) -> None:
     # a stage that begins at the epoch limit would end the run with counts of 0
     if converged and (last or progress.full_epochs < epoch_limit(settings)):
         end_stage(learner, "converged" if last else None, CONVERGED)
-        if learner.running.steps and certificate.directional_margin > 0.0:
-            _report_bounds(learner, certificate.directional_margin)
+        margin = progress.reports[-1].bounds["directional_margin"]
+        if margin is not None and margin > 0.0:
+            _report_bounds(learner, margin)
         if not last:
             _begin_stage(learner)
 
@@ -245,9 +338,9 @@ def _report_bounds(learner: Learner, margin: float) -> None:
     """Report the paper's bounds on a stage that has converged, of this directional margin: its
     worst-case bound on γ_d after the run (Remark 1 for steps and ε = 1, Theorem 2 else), its
     estimate of γ'_d/γ_d, and the sharper b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖²."""
-    bounds, b, epsilon = learner.progress.reports[-1].bounds, learner.progress.b, _epsilon(learner)
-    by_length, t_c = learner.settings.variant == "length", learner.running.steps
-    radius, length = math.sqrt(learner.bounds.sq_radius), math.sqrt(learner.running.sq_norm)
+    bounds, b, epsilon = learner.progress.reports[-1].bounds, _b(learner), _epsilon(learner)
+    by_length, t_c = learner.settings.variant == "length", int(steps_of(learner.running))
+    radius, length = learner.radius, math.sqrt(learner.running.sq_norm)
     fraction = theory.direct_fraction_length if by_length else theory.direct_fraction_steps
     bounds["direct_fraction"] = fraction(b, epsilon, t_c, length)
     if by_length and epsilon > 1.0:

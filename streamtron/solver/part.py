@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamtron.core.executor import changes_part
 from streamtron.core.rows import Data
 from streamtron.solver import few_columns, order
-from streamtron.solver.duals import saved_at
+from streamtron.solver.alphas import saved_at
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, enter
 from streamtron.solver.part_problem import (
@@ -128,7 +128,7 @@ class Part:
 
     @changes_part
     def settle(self, settlements: Sequence[Settlement]) -> tuple[()]:
-        """End a reading, whose solves are done: settle the counts of problems, save their states
+        """End a reading, whose solves are done: settle the α of problems, save their states
         and remove those before the last."""
         rows, _ = size_of(self.data.blocks)
         for settlement in settlements:

@@ -9,13 +9,13 @@ import numpy as np
 from streamtron.core.errors import DataError
 from streamtron.core.executor import changes_part
 from streamtron.core.scan_sums import ScanSums
-from streamtron.solver.duals import Counts, read_state, write_state
+from streamtron.solver.alphas import Alphas, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.learner import Learner, augment, freeze, take_center
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.stages import Regime
-from streamtron.solver.targets import largest_counts, relax_counts, round_counts
+from streamtron.solver.targets import relaxed, to_alphas
 from streamtron.solver.weights import DualPoint, WeightState
 
 
@@ -30,15 +30,13 @@ class LocalStart(NamedTuple):
 
 class ReadingPlan(NamedTuple):
     """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
-    around a ``scale`` (None: no weights); b is the unit of the counts, ρ the feature of the bias.
+    (None: no weights); ρ is the feature of the bias.
     ``start`` : the dual point of all parts from which rows are visited; None = none are visited."""
 
     problem: int
     regime: Regime
     w: Vector | None
     bias: float
-    scale: float
-    b: float
     rho: float
     start: DualPoint | None
 
@@ -62,13 +60,12 @@ class HeldSums(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What becomes of the counts of a problem at the end of a reading. ``v`` : weights that solve
-    the rows held, if these are all that matter, whose α are their counts from now on, in units of
-    b. ``take_back`` : whether what visits have changed is taken back."""
+    """What becomes of the α of a problem at the end of a reading. ``v`` : weights that solve the
+    rows held, if these are all that matter, whose α are theirs from now on. ``take_back`` : whether
+    what visits have changed is taken back."""
 
     problem: int
     v: Vector | None
-    b: float
     take_back: bool
 
 
@@ -78,9 +75,9 @@ class PartProblem(PartLoss):
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner.loss, learner.active, learner.augmentation)
         self.learner = learner
-        self._certified: Counts | None = None  # the counts before a reading that visits rows
+        self._certified: Alphas | None = None  # those before a reading that visits rows
         self._base: DualPoint | None = None  # that of all parts from which rows are visited
-        self._before = np.zeros(0, dtype=np.int32)  # the counts of the rows held before a solve
+        self._before = np.zeros(0, dtype=np.float32)  # the α of the rows held before a solve
 
     def end_start(self) -> LocalStart:
         """Return what the part's rows alone have led to."""
@@ -96,16 +93,16 @@ class PartProblem(PartLoss):
     def begin_reading(self, number: int, plan: ReadingPlan) -> None:
         """Prepare a reading; see ``ReadingPlan``."""
         learner, visits = self.learner, plan.start is not None
-        learner.progress.reading, learner.progress.b = number, plan.b
+        learner.progress.reading = number
         augment(learner, plan.rho)
         self.rho, learner.frozen = plan.rho, None
         if plan.w is not None:
-            learner.frozen = freeze(learner, plan.w, plan.bias, plan.scale, plan.b)
+            learner.frozen = freeze(learner, plan.w, plan.bias)
             learner.frozen.beside_training = visits
         learner.mode, learner.running = "scan", WeightState(learner.columns)
         self._certified = None
         if plan.start is not None:
-            learner.mode, self._certified = "train", Counts.of_gaps(*learner.counts.gaps())
+            learner.mode, self._certified = "train", Alphas.of(learner.alphas.nonzero())
             self.start_visits(plan.start)
         if plan.regime != Regime.ALL_ROWS:
             learner.regime = plan.regime
@@ -121,14 +118,13 @@ class PartProblem(PartLoss):
 
     def settle(self, settlement: Settlement) -> None:
         """End a reading, whose solves are done; see ``Settlement``."""
-        learner, (_, v, b, take_back) = self.learner, settlement
+        learner, (_, v, take_back) = self.learner, settlement
         if take_back and self._certified is not None:
-            learner.counts = self._certified
+            learner.alphas = self._certified
         if v is not None:
             alpha = self.alpha(self.margins_of(v))
-            counts = round_counts(alpha, b, self.most, balanced=self.loss.numbers)
-            learner.counts.put(learner.active.numbers, counts)
-        self._certified, learner.progress.b = None, b
+            learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.most))
+        self._certified = None
         keeps = learner.regime == Regime.WORKING_SET
         learner.keepers = np.sort(learner.active.numbers[: None if keeps else 0])
 
@@ -137,10 +133,9 @@ class PartProblem(PartLoss):
         learner = self.learner
         write_state(
             path,
-            learner.counts,
+            learner.alphas,
             learner.keepers,
             rows=rows,
-            b=learner.progress.b,
             center=learner.targets.center,
             rho=learner.augmentation,
             shuffles=learner.shuffles,
@@ -155,19 +150,19 @@ class PartProblem(PartLoss):
                 f"{path}: the state of a part of {content['rows']} rows, and its shards have "
                 f"{rows}. Give the shards as they were, or fit again with --overwrite."
             )
-        learner.counts = Counts.of_gaps(arrays["gaps"], arrays["counts"])
+        learner.alphas = Alphas.of_gaps(arrays["gaps"], arrays["alphas"])
         learner.keepers = arrays["held"]
         take_center(learner, content["center"])
         augment(learner, content["rho"])
         learner.shuffles = content["shuffles"]
-        learner.progress.reading, learner.progress.b = reading, content["b"]
+        learner.progress.reading = reading
 
     def renew(self) -> None:
-        """Take the rows, signs and counts that are held now."""
+        """Take the rows, signs and α that are held now."""
         learner = self.learner
         self.held, self.loss, self.rho = learner.active, learner.loss, learner.augmentation
         super().renew()
-        self.take_shares(learner.counts.take(learner.active.numbers), learner.progress.b)
+        self.take_shares(learner.alphas.take(learner.active.numbers))
 
     def _sum_rest(self) -> QuadraticSums:
         """Take out the quadratic of the rows outside memory."""
@@ -182,21 +177,20 @@ class PartProblem(PartLoss):
         """Sum what the rows in memory are, which are to be solved."""
         self.renew()
         learner = self.learner
-        self._before = learner.counts.take(learner.active.numbers)
-        dual = self.dual_point(self._before, learner.columns, learner.progress.b)
+        self._before = learner.alphas.take(learner.active.numbers)
+        dual = self.dual_point(self._before, learner.columns)
         return HeldSums(dual, len(learner.active), learner.active.nonzeros)
 
     @changes_part
-    def move(self, v: Vector, b: float, relaxation: float) -> DualPoint:
-        """Move the counts of the rows in memory from where they were before the solve to b times
-        the α of v, ``relaxation`` times as far; return what that changes."""
-        learner, counts, signed = self.learner, self._before, self.loss.numbers
-        solution = round_counts(self.alpha(self.margins_of(v)), b, self.most, balanced=signed)
-        largest = largest_counts(b, self.most)
-        moved = relax_counts(counts, solution, relaxation, largest, signed=signed)
-        learner.counts.put(learner.active.numbers, moved)
+    def move(self, v: Vector, relaxation: float) -> DualPoint:
+        """Move the α of the rows in memory from where they were before the solve to those of v,
+        ``relaxation`` times as far; return what that changes."""
+        learner, start, signed = self.learner, self._before, self.loss.numbers
+        solution = to_alphas(self.alpha(self.margins_of(v)), self.most)
+        moved = relaxed(start, solution, relaxation, self.most, signed=signed)
+        learner.alphas.put(learner.active.numbers, moved)
         columns = learner.columns
-        return self.dual_point(moved, columns, b).plus(self.dual_point(counts, columns, b), -1)
+        return self.dual_point(moved, columns).plus(self.dual_point(start, columns), -1)
 
     @changes_part
     def start_visits(self, base: DualPoint) -> tuple[()]:

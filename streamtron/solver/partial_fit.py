@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +15,7 @@ from streamtron.core.certificate import FEW, dual_of
 from streamtron.core.config import mini_epoch_limit
 from streamtron.core.losses import values
 from streamtron.core.rows import Data, make_rows
-from streamtron.core.scan_sums import ScanSums, no_bins
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.ascent import solve
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
@@ -24,22 +23,19 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.weights import WeightState
 from streamtron.solver.working_set import hold_all
-
-LARGEST_TOTAL = 61
-"""Bits of t at most before rows are added, whose counts may add up to 2⁶²."""
 
 
 @dataclass(slots=True)
 class EarlierData:
-    """One learner's a = Σ c_k y_k and t over rows that are gone, as the scan of every row summed
-    them (see ``ScanSums``), and its weights: vectors as long as a row is wide. Every row keeps the
-    counts that it got when it was there."""
+    """One learner's v = Σ α_k l_k (x_k, ρ) over rows that are gone, as the scan of every row summed
+    it (see ``ScanSums``), and its weights: vectors as long as a row is wide. Every row keeps the α
+    that it got when it was there."""
 
     scan_sums: ScanSums
-    """The upper bound ‖a‖/t and D that these prove are those of all the rows so far. What they say
-    of P and of margins means nothing, for the weights have moved."""
+    """The D that these prove is that of all the rows so far. What they say of P and of margins
+    means nothing, for the weights have moved."""
     average: NDArray[np.float64]
     """the weights, augmented: each call's best ones, averaged over the rows that it brought"""
     rho: float
@@ -56,20 +52,18 @@ class EarlierData:
         assert learner.frozen is not None
         scan_sums = learner.frozen.scan_sums
         scan_sums.fold()
-        scan_sums.sums[[kernels.FRESH_BIAS, kernels.FRESH_BIAS + 1]] *= sign
-        if scan_sums.loss.quadratic:  # at the scale t/‖a‖² = 1/b the dual is largest
-            scan_sums.b = scan_sums.sq_norm / scan_sums.steps if scan_sums.steps else 0.0
+        scan_sums.sums[[kernels.DUAL_BIAS, kernels.DUAL_BIAS + 1]] *= sign
         average, fresh = np.zeros(columns + 1), np.zeros(columns)
-        average[numbers], average[-1] = sign * learner.best.weights, sign * learner.best.bias
+        average[numbers], average[-1] = sign * learner.best.w, sign * learner.best.bias
         fresh[numbers] = sign * scan_sums.fresh
-        scan_sums.fresh, scan_sums.bins = fresh, no_bins()
+        scan_sums.fresh = fresh
         return cls(scan_sums, average + 0.0, learner.augmentation)  # no −0
 
     @property
     def dual(self) -> float:
         """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
         scan_sums, rounding = self.scan_sums, FEW + self.rows * kernels.UNIT_ROUNDOFF
-        cost = scan_sums.sum_at(kernels.COSTS) * (1.0 + rounding)
+        cost = float(scan_sums.sums[kernels.COSTS]) * (1.0 + rounding)
         return dual_of(scan_sums, float(values(scan_sums.loss, np.zeros(1))[0]) * cost, 0.0)[0]
 
     @property
@@ -78,7 +72,7 @@ class EarlierData:
         return int(self.scan_sums.totals[kernels.ROWS])
 
     def learn(self, data: Data, learner: Learner, numbers: NDArray[np.integer]) -> None:
-        """Maximise the dual over the counts of these rows, which are the past thereafter.
+        """Maximise the dual over the α of these rows, which are the past thereafter.
         ``data`` : holds them in memory. ``learner`` : a new one, which says what the problem is.
         ``numbers`` : of each column of the data the number among all.
 
@@ -96,46 +90,26 @@ class EarlierData:
         active.add(rows, present, targets.take(present))
         if not len(active):
             return
-        self._refine(learner.progress.b)
-        counts, running, turns = np.zeros(len(active), dtype=np.int32), WeightState(0), count()
+        alphas, running, turns = np.zeros(len(active), dtype=np.float32), WeightState(0), count()
         running.settle_scanned(self.scan_sums)
         running.w = running.w.copy()
-        b = self.scan_sums.b
-        rule = Rule(b, rho, learner.loss)
 
         def next_turn() -> Turn:
             return Turn(settings.seed, self.calls, next(turns))
 
-        problem = Subproblem(active, counts, running, rule, next_turn, whole=False)
+        problem = Subproblem(active, alphas, running, learner.loss, rho, next_turn, whole=False)
         target = max(0.1 * settings.tol, ROUNDING_GAP)
         limit = mini_epoch_limit(settings)
         best = solve(problem, target, limit, newton_only=settings.free).v
         assert best is not None
-        self._add(active, counts, rho)
+        self._add(active, alphas, rho)
         self.average += len(active) / self.rows * (best - self.average)
         self.calls += 1
 
-    def _refine(self, b: float) -> None:
-        """Multiply all counts by a power of two, which rounds nothing, so that new rows can be
-        counted as finely as they need, and their total stays below 2⁶¹; or as coarsely, where the
-        loss limits them to b C."""
-        scan_sums, steps = self.scan_sums, self.scan_sums.steps
-        scan_sums.b = scan_sums.b or b
-        coarsest = 0 if scan_sums.loss.quadratic else -LARGEST_TOTAL
-        finer = max(math.floor(math.log2(b / scan_sums.b)), coarsest)
-        power = min(finer, LARGEST_TOTAL - steps.bit_length())
-        factor = 2.0**power
-        scan_sums.fresh *= factor
-        scan_sums.sums[kernels.LENGTHS : kernels.LOSSES] *= factor
-        scan_sums.sums[[kernels.SQ_EXTENSION, kernels.SQ_EXTENSION + 1]] *= factor
-        # a total too large is halved and rounded down, which makes the upper bound larger: it holds
-        scan_sums.totals[kernels.STEPS_SCANNED] = steps << power if power >= 0 else steps >> -power
-        scan_sums.b *= factor
-
-    def _add(self, active: ActiveSet, counts: NDArray[np.int32], rho: float) -> None:
-        """Sum these rows' part of a on top of the earlier ones', by a scan, which bounds the
+    def _add(self, active: ActiveSet, alphas: NDArray[np.float32], rho: float) -> None:
+        """Add these rows' part of v to that of the earlier ones, by a scan, which bounds the
         rounding; it scans at weights of 0."""
-        scan = Frozen(np.zeros(len(self.scan_sums.fresh)), 0.0, 1.0, 0.0)
+        scan = Frozen(np.zeros(len(self.scan_sums.fresh)), 0.0)
         scan.scan_sums = self.scan_sums
-        scan.scan(active.rows, active.targets, counts, rho)
+        scan.scan(active.rows, active.targets, alphas, rho)
         scan.scan_sums.fold()

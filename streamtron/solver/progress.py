@@ -28,26 +28,25 @@ KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
 """The part of the memory budget that rows keep after their buffer was solved by Newton's method,
 and after it was visited more than once more. Else all rows make room for others."""
 
-PAPER = ("paper_upper_bound", "f_est", "direct_fraction")
+PAPER = ("directional_margin", "paper_upper_bound", "f_est", "direct_fraction")
 
 
 @dataclass(slots=True)
 class StageReport:
     """One stage's figures; ``None`` where a figure does not apply.
 
-    ``bounds`` are those of the paper, where its procedure has trained: ``paper_upper_bound``,
-    ``f_est`` and ``direct_fraction``.
+    ``bounds`` are those of the paper, where its procedure has trained: γ'_d as
+    ``directional_margin``, ``paper_upper_bound``, ``f_est`` and ``direct_fraction``.
     """
 
     epsilon: float | str
     variant: str
-    b: float
+    b: float | None = None
     b_relative: float | None = None
     full_epochs: int = 0
     mini_epochs: int = 0
     newton_steps: int = 0
     updates: int = 0
-    directional_margin: float | None = None
     upper_bound: float | None = None
     bounds: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PAPER))
     stop_reason: str = ""
@@ -70,10 +69,10 @@ class StageReport:
         """Close the report after so many updates in all; ``radius`` : R."""
         self.stop_reason, self.updates = stop_reason, updates - self._updates_before
         self.seconds = time.perf_counter() - self._began
-        epsilon = self.epsilon if isinstance(self.epsilon, float) else 1.0
-        self.b_relative = self.b / radius ** (1.0 + epsilon if self.variant == "length" else 2)
+        if self.b is not None and isinstance(self.epsilon, float):
+            exponent = 1.0 + self.epsilon if self.variant == "length" else 2.0
+            self.b_relative = self.b / radius**exponent
         if certificate is not None:
-            self.directional_margin = certificate.directional_margin
             self.upper_bound = certificate.upper_bound
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,8 +89,8 @@ class StageReport:
 class ReadingBounds:
     """Bounds on γ_d after a reading, and the solution of the rows in memory that follows it.
 
-    Where not ``proven``, ``upper`` is the running weights' ‖a‖/t, an estimate, and ``lower`` is
-    1/√(2 P) of the rows in memory, if these are all. ``seconds`` are those since training began;
+    Where not ``proven``, ``upper`` is 1/√(2 D) of the running weights, an estimate, and ``lower``
+    is 1/√(2 P) of the rows in memory, if these are all. ``seconds`` are those since training began;
     ``active_rows`` are in memory, and ``newton_steps`` were made since the reading before.
     """
 
@@ -114,8 +113,6 @@ class ReadingBounds:
 class Progress:
     """What a learner has done so far."""
 
-    b: float = 0.0
-    """the resolution of the integer dual variables; of the paper's procedure the threshold's b"""
     reports: list[StageReport] = field(default_factory=list)
     finished: str | None = None
     """why the run has ended; None while it goes on"""
@@ -181,9 +178,11 @@ class Progress:
         """End the run for a reason; None = it goes on."""
         self.finished = reason
 
-    def begin_stage(self, b: float, name: float | str, settings: Settings, updates: int) -> None:
-        """Begin a stage with this b, after so many updates; ``name`` : ascent, or the paper's ε."""
-        self.b, self.gained = b, [0.0, 0.0]
+    def begin_stage(
+        self, name: float | str, settings: Settings, updates: int, b: float | None = None
+    ) -> None:
+        """Begin a stage after so many updates; ``name`` : ascent, or the paper's ε, with its b."""
+        self.gained = [0.0, 0.0]
         self.reports.append(StageReport(name, settings.variant, b, _updates_before=updates))
 
     def begin_reading(self, number: int, mode: str) -> None:
@@ -240,17 +239,13 @@ class Progress:
         finally:
             self.phases[name] += time.perf_counter() - began
 
-    def refine(self, b: float) -> None:
-        """Take a resolution b that a solve has chosen."""
-        self.b = self.reports[-1].b = b
-
     def begin_again(self, settings: Settings, updates: int) -> None:
         """Forget what was done before the rows changed, and why the run had ended."""
         self.finished, self.primal = None, math.inf
         self.full_epochs = self.readings = self.mini_epochs = self.visited = 0
         self.phases = dict.fromkeys(PHASES, 0.0)
         self.reports, self.history, self.told = [], [], [0, updates, 0]
-        self.begin_stage(self.b, "ascent", settings, updates)
+        self.begin_stage("ascent", settings, updates)
         self.restart_clock(0.0)
 
 
@@ -271,17 +266,15 @@ class Average:
 
 @dataclass(slots=True)
 class BestWeights:
-    """The weights of the least primal so far, at the scale that minimises P, and their proof."""
+    """The weights of the least primal so far, and their proof."""
 
     w: Vector
     """as they were scanned: the scan's own array"""
-    scale: float = 1.0
     bias: float = 0.0
-    """at that scale"""
     certificate: Certificate | None = None
     """the best lower bound so far with the last upper bound; None before a scan"""
     candidate: Vector | None = None
-    """augmented weights, at the scale 1/b, that the next scan certifies; None = the running ones"""
+    """augmented weights that the next scan certifies; None = the running ones"""
     average: Average = field(default_factory=Average)
     """of what blocks of rows left since the last scan"""
     gap_before: float = math.inf
@@ -290,19 +283,14 @@ class BestWeights:
     """of the columns that are proven to weigh 0 at the optimum; None before a scan, and once the
     run has ended: its rows may change then"""
 
-    @property
-    def weights(self) -> Vector:
-        """scale · w, shape (columns,)."""
-        return self.scale * self.w
-
     def take(self, w: Vector, bias: float, proof: Certificate) -> None:
         """Keep scanned weights if their P is the least so far, and what is proven of the best."""
         known, self.certificate = self.certificate, proof
         self.gap_before = math.inf if known is None else known.relative_duality_gap
         if known is None or proof.primal <= known.primal:
-            self.w, self.scale, self.bias = w, proof.scale, proof.scale * bias
+            self.w, self.bias = w, bias
         else:
-            self.certificate = replace(proof, primal=known.primal, scale=known.scale)
+            self.certificate = replace(proof, primal=known.primal)
 
     def take_zeros(self, scan_sums: ScanSums) -> None:
         """Add the columns of which the scan just taken proves that they weigh 0 at the optimum."""
@@ -319,7 +307,7 @@ class BestWeights:
         return np.flatnonzero(() if self.marks is None else self.marks)
 
     def propose(self, v: Vector) -> None:
-        """Have the next scan certify augmented weights, at scale 1."""
+        """Have the next scan certify augmented weights."""
         self.candidate = v
 
     def take_candidate(self) -> Vector | None:
@@ -329,7 +317,7 @@ class BestWeights:
 
     def discard(self) -> None:
         """Set the weights to 0, of which nothing is proven."""
-        self.w, self.scale, self.bias = np.zeros(len(self.w)), 1.0, 0.0
+        self.w, self.bias = np.zeros(len(self.w)), 0.0
         self.forget_proof()
 
     def forget_proof(self) -> None:
@@ -338,16 +326,16 @@ class BestWeights:
 
     @property
     def augmented(self) -> Vector:
-        """scale · (w, w_bias), shape (columns + 1,)."""
-        return np.append(self.weights, self.bias)
+        """(w, w_bias), shape (columns + 1,)."""
+        return np.append(self.w, self.bias)
 
     def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
         """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
         w = self.w[first : first + columns]
         nonzero = np.flatnonzero(w).astype(np.uint32)
-        return nonzero, self.scale * w[nonzero]
+        return nonzero, w[nonzero]
 
     @property
     def finite(self) -> bool:
         """Whether all weights are finite."""
-        return math.isfinite(kernels.square_sum(self.weights) + self.bias * self.bias)
+        return math.isfinite(kernels.square_sum(self.w) + self.bias * self.bias)

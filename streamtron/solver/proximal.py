@@ -9,19 +9,15 @@ fixed (``proximal_newton``). It ends when P − D of these rows is small, and le
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
 from streamtron.solver import passes
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.proximal_newton import HeldPenalised
-from streamtron.solver.stages import LARGEST_B, LARGEST_COUNT
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
@@ -39,22 +35,18 @@ def solve_held(learner: Learner, problem: Subproblem, known: BestWeights | None)
     penalty, pull = _penalty_of(learner, blocks=problem.remainder is not None)
     center, gains = problem.center, 0.0
     if problem.remainder is not None:
-        gains = problem.remainder.objective_at(problem.rule.b) + 0.5 * kernels.square_sum(center)
+        gains = problem.remainder.gains
     if known is not None:
         start = known.augmented
     elif penalty.ridge:
-        start = penalty.weights(problem.weights + pull)
+        start = penalty.weights(problem.running.augmented + pull)
     else:
         start = np.zeros(len(center))
     zeros = learner.best.zeros
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
-    alpha = problem.loss.alpha(best.known)
-    if problem.remainder is None and (largest := float(np.abs(alpha).max(initial=0.0))):
-        b = min(LARGEST_COUNT / largest, LARGEST_B)  # rounding moves v_j, and so D
-        problem.rule = replace(problem.rule, b=b)
-    problem.round_dual(alpha)
-    return Solution(problem.rule.b, best.v, newton_steps=best.steps)
+    problem.take_alpha(problem.loss.alpha(best.known))
+    return Solution(best.v, newton_steps=best.steps)
 
 
 def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:
@@ -64,17 +56,17 @@ def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:
     if penalty.ridge > PROXIMAL or not blocks:
         return penalty, pull
     if (frozen := learner.frozen) is not None:
-        pull[:-1] = PROXIMAL * frozen.scan_sums.scale * frozen.w
+        pull[:-1] = PROXIMAL * frozen.w
     return Penalty(penalty.lasso, penalty.ridge + PROXIMAL), pull
 
 
 def rows_that_matter(learner: Learner, rows: Rows, targets: Targets) -> NDArray[np.bool_]:
     """Return which rows are to be held, shape (rows,): all but those of which the loss is 0 at the
-    weights of the running a, beyond the margin."""
+    weights of the running v, beyond the margin."""
     present: NDArray[np.bool_] = targets.signs != 0
     if not learner.loss.sparse:
         return present
     penalty, pull = _penalty_of(learner, blocks=True)
-    v = penalty.weights(learner.running.augmented(learner.scale) + pull)
+    v = penalty.weights(learner.running.augmented + pull)
     present &= passes.margins(rows, targets.signs, learner.augmentation, v) < learner.loss.bend
     return present

@@ -13,6 +13,7 @@ from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns, order, proximal
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.ascent import solve, visit_while_it_pays
 from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
@@ -21,6 +22,7 @@ from streamtron.solver.learner import (
     choose_mode,
     freeze,
     loosen_bias,
+    replace_alphas,
     start_reading,
     take_solution,
     take_visits,
@@ -37,51 +39,49 @@ from streamtron.solver.stopping import (
 from streamtron.solver.subproblem import Solve, Subproblem
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
-from streamtron.solver.working_set import counts_to_scan, keep
+from streamtron.solver.working_set import alphas_to_scan, keep
 
 Vector = NDArray[np.float64]
 
 
-def begin_reading(learner: Learner, reading: int, scale: float | None = None) -> None:
+def begin_reading(learner: Learner, reading: int) -> None:
     """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
     ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
-    reading before are certified. ``scale`` : around which a scan looks for the least P."""
+    reading before are certified."""
     if learner.regime == Regime.BLOCKS:
         loosen_bias(learner)
     beside = learner.regime == Regime.BLOCKS and learner.mode == "train"
     frozen = None
     if beside or learner.mode == "scan":
-        frozen = _freeze_best(learner, scale, beside_training=beside)
+        frozen = _freeze_best(learner, beside_training=beside)
     start_reading(learner, reading, frozen)
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.begin(learner)
 
 
-def _freeze_best(learner: Learner, scale: float | None, *, beside_training: bool) -> Frozen:
+def _freeze_best(learner: Learner, *, beside_training: bool) -> Frozen:
     """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
-    ``scale`` : see ``ScanRequest``; None = t/‖a‖². ``beside_training`` : see ``Frozen``."""
-    running, best, b = learner.running, learner.best, learner.progress.b
+    ``beside_training`` : see ``Frozen``."""
+    running, best = learner.running, learner.best
     candidate = best.take_candidate()
     if candidate is None and learner.settings.ratio and not learner.unsummed:
         candidate = _primal_weights(learner)
     if candidate is None:
-        w = running.w.copy() if beside_training else running.w
-        bias, scale = running.bias, scale or learner.scale
+        w, bias = running.w.copy() if beside_training else running.w, running.bias
     else:
-        candidate *= b
         candidate[best.zeros] = 0.0
-        w, bias, scale = candidate[:-1], float(candidate[-1]), 1.0 / b
-    frozen = freeze(learner, w, bias, scale, b)
+        w, bias = candidate[:-1], float(candidate[-1])
+    frozen = freeze(learner, w, bias)
     frozen.beside_training = beside_training
     return frozen
 
 
 def _primal_weights(learner: Learner) -> Vector:
-    """Return the augmented weights of the running a where the penalty has a 1-norm; the best ones
-    if it is nothing else, for a does not tell w then."""
-    running, ratio = learner.running, learner.settings.ratio
+    """Return the augmented weights of the running v where the penalty has a 1-norm; the best ones
+    if it is nothing else, for v does not tell w then."""
+    ratio = learner.settings.ratio
     if ratio < 1.0:
-        return Penalty.of(ratio).weights(running.augmented(learner.scale))
+        return Penalty.of(ratio).weights(learner.running.augmented)
     return learner.best.augmented
 
 
@@ -111,12 +111,12 @@ def take_chunk(
     learner: Learner, chunk: Chunk, positions: NDArray[np.int64] | None
 ) -> Iterator[None]:
     """Scan a chunk; return what visits its rows, where that is wanted, and keeps those that matter
-    in memory: with a count, or at most at the threshold. It yields where memory is full, for the
+    in memory: with an α, or at most at the margin. It yields where memory is full, for the
     rows held to be solved; most are dropped then. ``positions`` : the order of visits."""
     targets, frozen = learner.targets(chunk), learner.frozen
     if frozen is not None:
-        counts = counts_to_scan(learner, chunk, targets)
-        marks = frozen.scan(chunk.rows, targets, counts, learner.augmentation)
+        alphas = alphas_to_scan(learner, chunk, targets)
+        marks = frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
         if learner.mode == "scan":
             if learner.complete:
                 return iter(())
@@ -143,24 +143,22 @@ def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
 def visit_rows(
     learner: Learner, chunk: Chunk, positions: NDArray[np.int64], targets: Targets
 ) -> Iterator[None]:
-    """Update the running weights and the counts by a step of coordinate ascent a row. Yields where
+    """Update the running weights and α by a step of coordinate ascent a row. Yields where
     memory is full; see ``take_chunk``."""
     if learner.regime == Regime.FEW_COLUMNS:
         few_columns.take_rows(learner, chunk.rows, targets)
         return
-    counts = learner.counts.take_ranges(chunk.ranges)
+    alphas = learner.alphas.take_ranges(chunk.ranges)
     if learner.settings.ratio:  # a block is solved at once
-        marks = proximal.rows_that_matter(learner, chunk.rows, targets) | (counts > 0)
+        marks = proximal.rows_that_matter(learner, chunk.rows, targets) | (alphas > 0)
         yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
-    moved = np.zeros(len(counts), dtype=np.uint8)
-    b = learner.progress.b or 1.0
-    objective = learner.running.objective_at(b)
-    visit(learner.running, learner.rule, chunk.rows, positions, targets, counts, moved)
-    gain = learner.running.objective_at(b) - objective
-    learner.progress.count_first_visits(gain, chunk.nonzeros)
-    learner.counts.put_ranges(chunk.ranges, counts)
-    yield from keep(learner, chunk.rows, np.flatnonzero((moved != 0) | (counts != 0)), targets)
+    moved, running = np.zeros(len(alphas), dtype=np.uint8), learner.running
+    objective, how = running.objective, (learner.loss, learner.augmentation)
+    visit(running, *how, chunk.rows, positions, targets, alphas, moved)
+    learner.progress.count_first_visits(running.objective - objective, chunk.nonzeros)
+    learner.alphas.put_ranges(chunk.ranges, alphas)
+    yield from keep(learner, chunk.rows, np.flatnonzero((moved != 0) | (alphas != 0)), targets)
 
 
 def finish_reading(learner: Learner) -> Solve:
@@ -208,39 +206,34 @@ def solve_in_memory(learner: Learner) -> Solve:
     if blocks and _visit_buffer(learner):
         return
     known = learner.best if learner.certificate and not blocks else None
-    counts = learner.counts.take(active.numbers)
-    problem = _problem(learner, counts, whole=not blocks)
+    alphas = learner.alphas.take(active.numbers)
+    problem = _problem(learner, alphas, whole=not blocks)
     if settings.ratio:
         solution = proximal.solve_held(learner, problem, known)
     else:
         best = None if known is None else known.augmented
-        large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
+        large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move v
         gap = worthwhile_gap(learner)
         solution = solve(
             problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
         )
-    learner.counts.put(active.numbers, counts)
+    learner.alphas.put(active.numbers, alphas)
     learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
-    take_solution(
-        learner,
-        solution.b,
-        solution.v,
-        newton_steps=solution.newton_steps,
-        primal=solution.primal,
-    )
+    steps, primal = solution.newton_steps, solution.primal
+    take_solution(learner, solution.v, newton_steps=steps, primal=primal)
 
 
-def _problem(learner: Learner, counts: NDArray[np.int32], *, whole: bool) -> Subproblem:
-    """Return the problem of the rows held, of these counts; see ``Subproblem``."""
-    how = learner.running, learner.rule, learner.next_turn
-    return Subproblem(learner.active, counts, *how, whole=whole)
+def _problem(learner: Learner, alphas: NDArray[np.float32], *, whole: bool) -> Subproblem:
+    """Return the problem of the rows held, of these α; see ``Subproblem``."""
+    how = learner.running, learner.loss, learner.augmentation, learner.next_turn
+    return Subproblem(learner.active, alphas, *how, whole=whole)
 
 
 def _visits_buffers(learner: Learner) -> bool:
     """Whether the rows of a buffer are visited before Newton's method is thought of; many parts
     solve theirs together."""
     settings = learner.settings
-    large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move a
+    large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move v
     return settings.parts is None and not settings.ratio and not large
 
 
@@ -250,23 +243,22 @@ def _visit_buffer(learner: Learner) -> bool:
     active, progress = learner.active, learner.progress
     if not _visits_buffers(learner) or progress.crawls:
         return False
-    counts = learner.counts.take(active.numbers)
-    problem = _problem(learner, counts, whole=True)
+    alphas = learner.alphas.take(active.numbers)
+    problem = _problem(learner, alphas, whole=True)
     passes, crawls = visit_while_it_pays(problem, progress.fresh_gain)
-    learner.counts.put(active.numbers, counts)
+    learner.alphas.put(active.numbers, alphas)
     take_visits(learner, passes, problem.visited, crawls=crawls)
     return not crawls
 
 
 def start_from_slacks(learner: Learner) -> None:
-    """Solve the rows in memory, from counts that a scan has made of the slacks of its weights; of a
-    loss that is not quadratic from these weights."""
+    """Solve the rows in memory, from the weights just scanned and α made of their slacks; or from
+    0, if these prove nothing, as those of weights at a wrong scale."""
     assert learner.frozen is not None
-    if not learner.loss.quadratic:
-        certify(learner, learner.frozen)
-    learner.running.settle_scanned(learner.frozen.scan_sums)
-    if learner.running.steps and learner.loss.quadratic:
-        learner.progress.refine(1.0 / learner.running.scale)  # where D of these counts is largest
+    certify(learner, learner.frozen)
+    if learner.certificate is None or not learner.certificate.dual:
+        replace_alphas(learner, Alphas())
+        learner.best.discard()
     drive(solve_in_memory(learner))
 
 
@@ -283,7 +275,7 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
             mini_epochs,
             learner.rows_held,
             None if learner.frozen is None else learner.certificate,
-            learner.upper_bound,
+            progress.history[-1].upper if progress.history else None,
             rows,
             learner.settings.tolerance,
             progress.finished,

@@ -2,7 +2,7 @@
 
 ``Frozen`` is the only caller of the kernel. Where shards are scanned by tasks, each block is summed
 by itself, and the blocks are added in their order: the sums are the same to the last bit, whichever
-process reads a shard. With its sums a block brings counts that were made from slacks, and the rows
+process reads a shard. With its sums a block brings the α that were made from slacks, and the rows
 that matter.
 """
 
@@ -26,13 +26,16 @@ from streamtron.core.rows import Chunk, Rows
 from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
-from streamtron.solver.duals import Counts
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.row_store import RowStore, fitting
-from streamtron.solver.targets import TargetRule, Targets, costs, less_t, round_counts
+from streamtron.solver.targets import TargetRule, Targets, costs, less_t, to_alphas
 
 COLUMN_PARTS = 3
-"""Columns are cut into so many parts at most, of which threads sum Σ c_k y_k while another one
-scans: it takes as long as a third of that sum, where all rows have a count."""
+"""Columns are cut into so many parts at most, of which threads sum Σ α_k l_k x_k while another
+one scans: it takes as long as a third of that sum, where all rows have an α."""
+
+AT_MARGIN = 1.0
+"""Rows with y_k·w up to here matter next: α_k > 0 there where w is optimal."""
 
 LONGEST = 1e100
 """Largest ‖w‖, and inverse of the smallest: products with float32 values, and their squares times
@@ -46,28 +49,31 @@ class Frozen:
         self,
         w: NDArray[np.float64],
         bias: float,
-        scale: float,
-        threshold: float,
         loss: Loss = SQUARED_HINGE,
-        b: float = 1.0,
         free: float = 0.0,
         ratio: float = 0.0,
+        threshold: float = AT_MARGIN,
     ) -> None:
         self.w, self.bias, self.threshold = w, bias, threshold
         self.length = length_of(w, bias)
         self.beside_training = False  # whether the same reading updates the running weights
-        self.scan_sums = ScanSums(scale, len(w), loss, b, free, ratio)
+        self.scan_sums = ScanSums(len(w), loss, free, ratio)
+
+    @property
+    def augmented(self) -> NDArray[np.float64]:
+        """(w, w_bias), shape (columns + 1,)."""
+        return np.append(self.w, self.bias)
 
     def scan(
         self,
         rows: Rows,
         targets: Targets,
-        counts: NDArray[np.int32],
+        alphas: NDArray[np.float32],
         rho: float,
     ) -> NDArray[np.uint8]:
-        """Scan rows; 1 for those with y·a ≤ threshold or a count. ``counts``: as they were when the
-        reading began."""
-        marked = np.zeros(len(counts), dtype=np.uint8)
+        """Scan rows; 1 for those at most at the threshold or with α ≠ 0. ``alphas``: as they were
+        when the reading began."""
+        marked = np.zeros(len(alphas), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()
         scan = partial(
@@ -77,27 +83,22 @@ class Frozen:
             targets.delta2,
             targets.squares,
             targets.t,
-            counts,
+            alphas,
             rho,
             self.bias,
             self.threshold,
             scan_sums.loss.sharp,
-            scan_sums.b,
             self.w,
             self.length,
-            scan_sums.scale,
             scan_sums.center(self.bias),
             targets.center,
-            0.0 if scan_sums.free else rho,
-            scan_sums.bins,
             scan_sums.sums,
             scan_sums.totals,
             marked,
         )
-        counted = counts != 0 if len(targets.t) else counts > 0
-        counted &= targets.signs != 0
-        arguments = targets.signs, counts, scan_sums.fresh, scan_sums.low
-        add = partial(kernels.add_counts, rows, np.flatnonzero(counted), *arguments)
+        counted = (alphas != 0.0) & (targets.signs != 0)
+        arguments = targets.signs, alphas, scan_sums.fresh, scan_sums.low
+        add = partial(kernels.add_duals, rows, np.flatnonzero(counted), *arguments)
         few = rows.indptr[-1] - rows.indptr[0] < passes.SHARED
         threads = ONE_THREAD if few else opened_threads()
         parts = passes.columns(rows, min(threads.number - 1, COLUMN_PARTS))
@@ -132,14 +133,10 @@ class ScanRequest(NamedTuple):
     w: NDArray[np.float64]
     bias: float
     rho: float
-    scale: float
-    """s₀, around which the least primal is looked for"""
     threshold: float = -math.inf
-    """rows with y·a ≤ threshold or a count are violators"""
-    b: float = 1.0
-    """counts to a unit of dual"""
+    """rows with y_k·w ≤ threshold, or an α, are violators"""
     from_slacks: bool = False
-    """whether counts are made from the slacks, and not given"""
+    """whether α are made from the slacks, and not given"""
     loss: Loss = SQUARED_HINGE
     free: float = 0.0
     """ρ of a bias that is not penalised"""
@@ -148,10 +145,10 @@ class ScanRequest(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """Rows that have a count, by rising numbers, and their counts."""
+    """Rows with α ≠ 0, by rising numbers, and their α."""
 
     numbers: NDArray[np.int64]
-    counts: NDArray[np.int32]
+    alphas: NDArray[np.float32]
 
 
 class Violators(NamedTuple):
@@ -164,7 +161,7 @@ class Violators(NamedTuple):
 
 
 class PartialSums(NamedTuple):
-    """What a request finds in a block: its sums; counts made from slacks, by position in the block;
+    """What a request finds in a block: its sums; α made from slacks, by position in the block;
     violators, if any are wanted."""
 
     sums: BlockSums
@@ -186,14 +183,14 @@ class BlockScan(NamedTuple):
 def scan_blocks(
     chunks: Generator[Chunk, None, None],
     requests: Sequence[ScanRequest],
-    counts: Sequence[Counts],
+    alphas: Sequence[Alphas],
     rooms: Sequence[int] | None = None,
 ) -> Generator[BlockScan, None, None]:
     """Scan blocks, one after the other: ``chunks``, closed at the end. For each request:
-    ``counts`` of every row as the chunks number it, and ``rooms``, bytes of the first violators
+    ``alphas`` of every row as the chunks number it, and ``rooms``, bytes of the first violators
     that are wanted, up to one that finds no room (None = none are)."""
     room_of: Sequence[int | None] = [None] * len(requests) if rooms is None else rooms
-    scanners = list(map(_Scanner, requests, counts, room_of))
+    scanners = list(map(_Scanner, requests, alphas, room_of))
     with closing(chunks):
         for chunk in chunks:
             sums = [scanner.scan(chunk) for scanner in scanners]
@@ -214,36 +211,32 @@ def scan_blocks(
 class _Scanner:
     """Scan block after block for one request; ``room`` is for the violators of all blocks."""
 
-    def __init__(self, request: ScanRequest, counts: Counts, room: int | None) -> None:
-        self._request, self._counts, self._room = request, counts, room
+    def __init__(self, request: ScanRequest, alphas: Alphas, room: int | None) -> None:
+        self._request, self._alphas, self._room = request, alphas, room
         self._frozen = Frozen(
             request.w,
             request.bias,
-            request.scale,
-            request.threshold,
             request.loss,
-            request.b,
             request.free,
             request.ratio,
+            request.threshold,
         )
 
     def scan(self, chunk: Chunk) -> PartialSums:
         request, rows, frozen = self._request, chunk.rows, self._frozen
         targets = request.targets(chunk)
-        counts = self._counts_of(rows, targets)
-        marks = frozen.scan(rows, targets, counts, request.rho)
-        support = np.flatnonzero(counts)
-        numbered = Numbered(support, counts[support]) if request.from_slacks else None
-        sums = frozen.scan_sums.take_block(rows, counts)
+        alphas = self._alphas_of(rows, targets)
+        marks = frozen.scan(rows, targets, alphas, request.rho)
+        support = np.flatnonzero(alphas)
+        numbered = Numbered(support, alphas[support]) if request.from_slacks else None
+        sums = frozen.scan_sums.take_block(rows, alphas)
         return PartialSums(sums, numbered, self._violators(rows, targets, marks))
 
-    def _counts_of(self, rows: Rows, targets: Targets) -> NDArray[np.int32]:
-        request = self._request
-        if not request.from_slacks:
-            return self._counts.take(targets.numbers)
-        v = np.append(self._frozen.w, request.bias)
-        margins = margins_at(rows, targets, request.rho, v, request.scale)
-        return counts_of_slacks(request.loss, margins, targets, request.b)
+    def _alphas_of(self, rows: Rows, targets: Targets) -> NDArray[np.float32]:
+        if not self._request.from_slacks:
+            return self._alphas.take(targets.numbers)
+        margins = margins_at(rows, targets, self._request.rho, self._frozen.augmented)
+        return alphas_of_slacks(self._request.loss, margins, targets)
 
     def _violators(
         self, rows: Rows, targets: Targets, marks: NDArray[np.uint8]
@@ -260,31 +253,29 @@ class _Scanner:
 
 
 def margins_at(
-    rows: Rows, targets: Targets, rho: float, v: NDArray[np.float64], scale: float = 1.0
+    rows: Rows, targets: Targets, rho: float, v: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return m_k of every row at weights ``scale`` · v, augmented, shape (rows,)."""
-    return less_t(scale * passes.margins(rows, targets.signs, rho, v), targets.t)
+    """Return m_k of every row at weights v, augmented, shape (rows,)."""
+    return less_t(passes.margins(rows, targets.signs, rho, v), targets.t)
 
 
-def counts_of_slacks(
-    loss: Loss, margins: NDArray[np.float64], targets: Targets, b: float
-) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋ with α_k = −C_k φ'(m_k), see ``round_counts``; 0 for rows left out.
-
-    At the optimum of P, with b → ∞, these are b times the dual solution. ``margins`` : m_k, finite.
+def alphas_of_slacks(
+    loss: Loss, margins: NDArray[np.float64], targets: Targets
+) -> NDArray[np.float32]:
+    """α_k = −C_k φ'(m_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of P that
+    is the dual solution. ``margins`` : m_k, finite.
 
     >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
     >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
-    >>> counts_of_slacks(SQUARED_HINGE, np.array([0.7, 2.0, -6.0]), rows, 10.0)
-    array([6, 0, 0], dtype=int32)
+    >>> alphas_of_slacks(SQUARED_HINGE, np.array([0.75, 2.0, -6.0]), rows).tolist()
+    [0.5, 0.0, 0.0]
     """
-    return counts_of_slopes(loss, losses.slopes(loss, margins), targets, b)
+    return alphas_of_slopes(loss, losses.slopes(loss, margins), targets)
 
 
-def counts_of_slopes(
-    loss: Loss, slopes: NDArray[np.float64], targets: Targets, b: float
-) -> NDArray[np.int32]:
-    """Return ``counts_of_slacks`` of any slopes −φ' in the domain of φ*."""
-    with np.errstate(over="ignore"):
-        cost = costs(targets.signs, targets.delta2)
-        return round_counts(cost * slopes, b, loss.most * cost, balanced=loss.numbers)
+def alphas_of_slopes(
+    loss: Loss, slopes: NDArray[np.float64], targets: Targets
+) -> NDArray[np.float32]:
+    """Return ``alphas_of_slacks`` of any slopes −φ' in the domain of φ*."""
+    cost = costs(targets.signs, targets.delta2)
+    return to_alphas(cost * slopes, loss.most * cost)

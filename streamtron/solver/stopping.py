@@ -10,8 +10,8 @@ from streamtron.solver.scan import Frozen
 from streamtron.solver.stages import ROUNDING_GAP, Regime
 
 MARGIN_OF_TOLERANCE = 0.95
-"""All rows in memory are solved to this part of the tolerance: rounding and the scan's other scale
-then do not lift the certified gap above it."""
+"""All rows in memory are solved to this part of the tolerance: rounding then does not lift the
+certified gap above it."""
 
 SOLVED = 0.003
 """A block is solved to no less than this part of the last certified gap (``certified.py``)."""
@@ -89,7 +89,7 @@ def _fits_but_for_rounding(learner: Learner) -> bool:
 def worthwhile_gap(learner: Learner) -> float:
     """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
     if they are all rows; half of it, or a tenth of the last certified gap (a hundredth if the loss
-    is not quadratic), if all others have no count; a twentieth of it, or SOLVED times the last gap,
+    is not quadratic), if all others have α = 0; a twentieth of it, or SOLVED times the last gap,
     if they are a block."""
     if learner.regime == Regime.ALL_ROWS:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
@@ -97,7 +97,7 @@ def worthwhile_gap(learner: Learner) -> float:
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
     if learner.regime == Regime.BLOCKS:
         return max(0.1 * target, (SOLVED_OF_NUMBERS if learner.loss.numbers else SOLVED) * left)
-    return max(target, (0.1 if learner.loss.quadratic else 0.01) * left)
+    return max(target, (0.1 if learner.has_margins else 0.01) * left)
 
 
 def certify(learner: Learner, frozen: Frozen) -> None:

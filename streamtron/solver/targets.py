@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import PRICES
 from streamtron.core.errors import DataError
 from streamtron.core.losses import NO_NUMBERS, Loss
 from streamtron.core.rows import Chunk, Facts, Label
 
-LEAST, MOST = 1e-50, 1e50
+LEAST, MOST = 1e-15, 1e15
 """Labels that are numbers are 0, or so far from it at least and at most."""
 
 
@@ -24,55 +22,43 @@ def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.fl
     return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)
 
 
-BELOW = 1.0 - 32.0 * kernels.UNIT_ROUNDOFF
-"""α stays below this part of the most that it may be, for that is known with some roundings."""
+def to_alphas(alpha: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return α as float32, |α_k| ``most`` at most: rounded to nearest, or towards 0 where that is
+    beyond.
+
+    >>> to_alphas(np.array([0.5, 0.2]), np.array([0.1, 1.0])).tolist()
+    [0.09999999403953552, 0.20000000298023224]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is cut
+        rounded = np.clip(alpha, -most, most).astype(np.float32)
+    beyond = np.abs(rounded.astype(np.float64)) > most
+    rounded[beyond] = np.nextafter(rounded[beyond], np.float32(0.0))
+    return rounded
 
 
-def round_counts(
-    alpha: NDArray[np.float64], b: float, most: NDArray[np.float64], *, balanced: bool = False
-) -> NDArray[np.int32]:
-    """c_k = ⌊b α_k + ½⌋, |c_k| 2³¹ − 1 and b ``most`` at most; see ``losses.Loss.most``.
-    ``balanced`` : sums of consecutive α_k are rounded, so that Σ c_k is off by ½ at most: a bias
-    that is not penalised wants it to be 0."""
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is cut too
-        if balanced:
-            counts = np.diff(np.floor(np.cumsum(b * alpha) + 0.5), prepend=0.0)
-        else:
-            counts = np.floor(b * alpha + 0.5)
-    largest = largest_counts(b, most)
-    return np.clip(counts, -largest, largest).astype(np.int32)
-
-
-def largest_counts(b: float, most: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest c_k for which α_k = c_k/b is at most ``most``; 2³¹ − 1 at most."""
-    with np.errstate(over="ignore"):
-        return np.minimum(np.floor(b * most * BELOW), float(kernels.COUNT_MAX))
-
-
-def cut_counts(counts: NDArray[np.int32], targets: Targets, loss: Loss, b: float) -> bool:
-    """Cut the counts of a chunk, in place, to the most that C_k allows, which an update makes less
-    where class weights are balanced; return whether any was above."""
-    if loss.quadratic or loss.numbers:
+def cut_alphas(alphas: NDArray[np.float32], targets: Targets, loss: Loss) -> bool:
+    """Cut the α of a chunk, in place, to the most that C_k allows, which an update makes less where
+    class weights are balanced; return whether any was above."""
+    if loss.numbers:
         return False
-    largest = largest_counts(b, loss.most * costs(targets.signs, targets.delta2))
-    above = counts > largest
-    counts[above] = largest[above]
+    cut = to_alphas(alphas.astype(np.float64), loss.most * costs(targets.signs, targets.delta2))
+    above = cut != alphas
+    alphas[above] = cut[above]
     return bool(above.any())
 
 
-def relax_counts(
-    counts: NDArray[np.int32],
-    solution: NDArray[np.int32],
+def relaxed(
+    alphas: NDArray[np.float32],
+    solution: NDArray[np.float32],
     factor: float,
-    largest: NDArray[np.float64],
+    most: NDArray[np.float64],
     *,
     signed: bool,
-) -> NDArray[np.int32]:
-    """Return counts moved ``factor`` times as far as to those of a solution, rounded; not below 0,
-    unless ``signed``."""
-    start = counts.astype(np.float64)
-    moved = start + np.floor(factor * (solution - start) + 0.5)
-    return np.clip(moved, -largest if signed else 0.0, largest).astype(np.int32)
+) -> NDArray[np.float32]:
+    """Return α moved ``factor`` times as far as to a solution; not below 0, unless ``signed``."""
+    start = alphas.astype(np.float64)
+    moved = start + factor * (solution - start)
+    return to_alphas(moved if signed else np.maximum(moved, 0.0), most)
 
 
 def less_t(products: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -101,14 +87,6 @@ class Targets:
         )
 
 
-class Bounds(NamedTuple):
-    """Bounds on what all rows are: R² = max (‖x_k‖² + ρ² + Δ_k²) is ``sq_radius`` at most, and Δ_k²
-    is ``least_delta2`` at least; where labels are numbers over ``Loss.shares`` of the largest."""
-
-    sq_radius: float
-    least_delta2: float
-
-
 @dataclass(slots=True, eq=False)
 class TargetRule:
     """What makes targets of chunks: Δ_k² = Δ² / (row weight · class weight).
@@ -132,17 +110,12 @@ class TargetRule:
     center: float = 0.0
     rho: float = 1.0
 
-    def bounds(self, facts: Facts, loss: Loss) -> Bounds:
-        """Return bounds on R² and Δ_k², from what is known of all rows."""
+    def sq_radius(self, facts: Facts) -> float:
+        """Return a bound on R² = max (‖x_k‖² + ρ² + Δ_k²), from what is known of all rows."""
         weights = [(self.class_weights or {}).get(label, 1.0) for label in self.labels]
         present = [weight for weight in weights if weight > 0.0] or [1.0]
         least = facts.least_weight * min(present) or 1.0
-        sq_radius = facts.sq_norm + (self.rho**2 + self.delta2 / least)
-        delta2 = self.delta2 / (facts.largest_weight * max(present) or 1.0)
-        if loss.numbers:
-            farthest = max(abs(facts.least - self.center), abs(facts.largest - self.center))
-            delta2 /= float(loss.shares(np.array([farthest]))[0])
-        return Bounds(sq_radius, delta2)
+        return facts.sq_norm + (self.rho**2 + self.delta2 / least)
 
     def __call__(self, chunk: Chunk) -> Targets:
         """Return the chunk's targets; DataError where a row can have none."""

@@ -4,10 +4,9 @@
     maximise  D(α) = Σ α_k − ½ ‖Σ α_k y_k‖² − Σ α_k²/(4 C_k),   α_k ≥ 0
 
 with y_k = l_k (x_k, ρ). Dual coordinate ascent for the L2-regularised squared-hinge SVM (Hsieh et
-al., ICML 2008) on an integer grid α = c/b, with a working set and block minimisation (Yu et al.,
-KDD 2010; Chang and Roth, KDD 2011) and a Newton finish. P ≥ D for any w and any c ≥ 0: one scan of
-the data at fixed weights, which also sums w = Σ c_k y_k afresh, proves how far from the optimum
-they are.
+al., ICML 2008) with a working set and block minimisation (Yu et al., KDD 2010; Chang and Roth, KDD
+2011) and a Newton finish. P ≥ D for any w and any α ≥ 0: one scan of the data at fixed weights,
+which also sums v = Σ α_k y_k afresh, proves how far from the optimum they are.
 
 The rows are here (``OnePart``) or in many parts, in other processes (``many_parts``). Where memory
 holds all of them they are solved first, and each reading scans them. What a learner does with a

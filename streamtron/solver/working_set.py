@@ -16,10 +16,10 @@ from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner, enter, hold_rows
 from streamtron.solver.row_store import fitting
 from streamtron.solver.stages import Regime
-from streamtron.solver.targets import Targets, costs, cut_counts, largest_counts
+from streamtron.solver.targets import Targets, costs, cut_alphas
 
 NEAR = 1.25
-"""Rows with y_k·a ≤ NEAR · threshold are kept when memory no longer holds all rows: more of them
+"""Rows with y_k·w ≤ NEAR are kept when memory no longer holds all rows: more of them
 cost memory, fewer come back as violators of the next scan."""
 
 
@@ -53,15 +53,15 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
         )
 
 
-def counts_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.int32]:
-    """The counts of a chunk's rows: as they are, or, where columns are few, made of the slacks."""
+def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
+    """The α of a chunk's rows: as they are, or, where columns are few, made of the slacks."""
     if learner.regime == Regime.FEW_COLUMNS:
-        return few_columns.scanned_counts(learner, chunk, targets)
-    counts = learner.counts.take_ranges(chunk.ranges)
+        return few_columns.scanned_alphas(learner, chunk, targets)
+    alphas = learner.alphas.take_ranges(chunk.ranges)
     balanced = learner.settings.class_weight == "balanced"
-    if balanced and cut_counts(counts, targets, learner.loss, learner.progress.b):
-        learner.counts.put_ranges(chunk.ranges, counts)
-    return counts
+    if balanced and cut_alphas(alphas, targets, learner.loss):
+        learner.alphas.put_ranges(chunk.ranges, alphas)
+    return alphas
 
 
 def keep(
@@ -89,19 +89,19 @@ def keep(
 
 
 def _keep_some(learner: Learner) -> None:
-    """Keep a part of the buffer just solved: drawn by c_k to the byte; or, where every row has a
-    count, by the curvature there, α (1 − α/C)."""
+    """Keep a part of the buffer just solved: drawn by |α_k| to the byte; or, where every row has an
+    α, by the curvature there, α (1 − α/C)."""
     kept = learner.progress.kept
     if not kept:
         learner.active.clear()
         return
     active, rows_before = learner.active, len(learner.active)
-    counts, loss = np.abs(learner.counts.take(active.numbers)).astype(np.float64), learner.loss
+    sizes, loss = np.abs(learner.alphas.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:
         most = loss.most * costs(active.targets.signs, active.targets.delta2)
-        counts *= 1.0 - counts / np.maximum(largest_counts(learner.progress.b, most), 1.0)
-    live = np.flatnonzero(counts > 0.0)
-    drawn = live[learner.next_turn().drawn(counts[live] / active.sizes[live])]
+        sizes *= 1.0 - np.divide(sizes, most, out=np.zeros(len(most)), where=most > 0.0)
+    live = np.flatnonzero(sizes > 0.0)
+    drawn = live[learner.next_turn().drawn(sizes[live] / active.sizes[live])]
     active.retain(np.sort(drawn[: fitting(active.sizes[drawn], kept * active.budget)]))
     if len(active) == rows_before:
         active.clear()  # the next row does not fit beside these

@@ -200,7 +200,6 @@ def test_what_once_led_to_an_error_that_should_not_happen(trained, tmp_path):
         ("m.run/settings", ("multiclass",), "x", "update"),
         ("m.run/settings", ("multiclass",), True, "update"),
         ("m.run/settings", ("multiclass",), False, "update"),
-        ("m", ("certificate", "scale"), 5e-324, "certify"),
         ("m.run/record", ("format",), "x", "report"),
         ("m.run/state", ("state", "learners", 0, "positive"), [], "resume"),
         ("m", ("settings", "loss"), [], "onnx"),

@@ -205,9 +205,9 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place):
 
 
 def bits(outcome: Outcome) -> tuple[Any, ...]:
-    counts = [[part.tolist() for part in own.entries()] for own in outcome.counts]
+    alphas = [[part.tolist() for part in own.entries()] for own in outcome.alphas]
     proven = [own["certificate"] for own in outcome.report["learners"]]
-    return outcome.model, counts, proven, outcome.report["readings"]
+    return outcome.model, alphas, proven, outcome.report["readings"]
 
 
 THREE_LEARNERS = memory_needed(

@@ -23,7 +23,6 @@ from streamtron.cluster import parts as cluster_parts
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import WorkerParts, parts_on
-from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.events import ReadingDone
@@ -84,13 +83,11 @@ def test_a_round_sends_a_vector_each_way_or_half_a_square(workers, tmp_path, kin
     generate(str(tmp_path / "d"), rows=rows, columns=d, seed=1, shards=4, kind=kind)
     found = fit([tmp_path / "d"], Settings(), machine=Machine(), open_parts=parts_on(workers))
     report = found.report
-    of_a_scan = 2 * 8 * kernels.BINS * kernels.BIN_SUMS
-    scans = report["steps"]["scan"]["rounds"]
     assert report["parts"] == 4
     vectors = report["rounds"] * 2 * 2.2 * 8 * d
     squares = report["steps"]["look"]["rounds"] * 2 * 8 * (square and square + 2 * d)  # which ones
-    assert report["bytes_sent"] - scans * of_a_scan <= vectors + squares
-    assert report["bytes_sent"] > report["rounds"] * 8 * d
+    assert report["bytes_sent"] <= vectors + squares
+    assert report["bytes_sent"] > 0.9 * report["rounds"] * 8 * d
     each = report["workers"].values()
     assert [*report["workers"]] == sorted(workers.client.nthreads())
     assert sum(own["bytes_to"] + own["bytes_from"] for own in each) == report["bytes_sent"]

@@ -50,7 +50,7 @@ def test_the_best_margin_of_separable_rows_is_bracketed(chosen, ending, room, rh
     low, high = gamma_d(rows, labels, [0.0] * len(rows), rho)
     assert found.primal_margin <= high * (1 + 1e-9)
     assert found.upper_bound >= low * (1 - 1e-9)
-    w, bias = learner.best.weights.tolist(), learner.best.bias
+    w, bias = learner.best.w.tolist(), learner.best.bias
     oracle = Oracle(rows, labels, [0.0] * len(rows), rho, width=len(w))
     norm = math.sqrt(math.fsum([*(x * x for x in w), bias * bias]))
     least = min(oracle.margins(w, bias))
@@ -72,12 +72,12 @@ def test_a_hard_margin_is_refused_outside_the_procedure_of_the_paper(stage):
         Settings(delta=0, stage=stage)
 
 
-def test_a_hard_margin_is_proven_again_by_its_counts_alone(tmp_path):
+def test_a_hard_margin_is_proven_again_by_its_dual_variables_alone(tmp_path):
     rows, labels = separable(0, 2.0)
     shard, model = tmp_path / "rows.svm", tmp_path / "m"
     shard.write_text("".join(svm_lines(dense(rows, COLUMNS + 1), labels)))
     fitted = streamtron.fit(shard, delta=0, stage="1,0.1", tol=0.3, model=model)
     proof = streamtron.certify(model).certificate
     assert proof.relative_duality_gap == fitted.certificate["relative_duality_gap"] <= 0.3
-    with pytest.raises(SettingsError, match="the counts prove a hard margin"):
+    with pytest.raises(SettingsError, match="is proven by its dual variables"):
         streamtron.certify(model, shard)

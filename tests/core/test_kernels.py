@@ -18,238 +18,180 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
-from scipy.special import entr
 
 from streamtron.core import kernels
-from streamtron.core.losses import LOSSES
+from streamtron.core.losses import LOSSES, gains
 from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import no_sums
 from streamtron.data.blocks import squares_of
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
-from tests.helpers.losses import EPSILON, REGRESSION, plain, plain_gain, plain_step, plain_terms
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, shuffled
+from tests.helpers.losses import EPSILON, plain, plain_gain
+from tests.helpers.oracle import LARGEST_COUNT, DualOracle, Oracle, shuffled
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
-
-PHI = kernels.Phi(kernels.SQUARED_HINGE)
 
 NONE: NDArray[np.float64] = frozen([], np.float64)
 """t of rows whose labels are classes."""
 
 
+def phi_of(loss: str) -> kernels.Phi:
+    return replace(LOSSES[loss], epsilon=EPSILON).phi
+
+
 class State:
-    """What a kernel changes, as arrays, in the same state as the oracle's."""
+    """What a kernel changes, as arrays, in the same state as an oracle's."""
 
-    def __init__(self, oracle: Oracle) -> None:
-        self.w = np.array(oracle.w)
-        self.scalars = np.zeros(5)
-        self.scalars[kernels.BIAS], self.scalars[kernels.SQ_NORM] = oracle.bias, oracle.sq_norm
-        self.tallies = np.array([oracle.t, 0, 0], dtype=np.int64)
-        self.counts = np.array(oracle.counts, dtype=np.int32)
-        self.erred = np.zeros(len(oracle.rows), dtype=np.uint8)
+    def __init__(self, oracle: Oracle, values: Sequence[float]) -> None:
+        self.w, self.scalars = np.array(oracle.w), np.zeros(4)
+        self.scalars[[kernels.BIAS, kernels.SQ_NORM]] = oracle.bias, oracle.sq_norm
+        self.values = np.array(values, dtype=np.float32)
+        self.moved = np.zeros(len(oracle.rows), dtype=np.uint8)
 
-    @property
-    def arrays(self) -> tuple[NDArray[np.generic], ...]:
-        return self.counts, self.w, self.scalars, self.tallies, self.erred
+    def told(self) -> list[Any]:
+        arrays = self.values, self.w, self.scalars, np.flatnonzero(self.moved)
+        return [array.tolist() for array in arrays]
 
 
-def cost(delta2: float) -> float:
-    return 0.5 / delta2 if delta2 > 0.0 else 0.0
+def signs_of(case: Case, oracle: Oracle) -> NDArray[Any]:
+    """l_k; 0 of rows that are left out."""
+    pairs = zip(case.signs, oracle.labels, strict=True)
+    return frozen([l if sign else 0 for sign, l in pairs], np.int8)
 
 
-def equals_plain_visits(
-    case: Case,
-    oracle: Oracle,
-    state: State,
-    *,
-    ascent: bool = True,
-    loss: str = "squared_hinge",
-    numbers: Sequence[float] = (),
-) -> None:
-    """A state is what the oracle's visits of the case's rows in its order lead to."""
-    lost, extension, moved, total = 0.0, 0.0, [], oracle.t
-    for k in case.order:
-        if case.signs[k] == 0:
-            continue
-        z, before, price = oracle.margin(k), oracle.counts[k], cost(case.delta2[k])
-        scaled = case.scale * z - numbers[k] if numbers else case.scale * z
-        lost += ascent * price * plain(loss, scaled)[0]
-        if numbers:
-            q = sum_in_order(value * value for _, value in case.rows[k]) + case.rho * case.rho
-            pull = before / case.b * q - (z / case.b - numbers[k])
-            if m := plain_step(loss, before, pull, q, case.b, price):
-                oracle._add(k, m, z, q)
-        elif m := oracle.visit_ascent(k) if ascent else int(oracle.visit(k)):
-            extension += case.delta2[k] * (m * (2.0 * before + m))
-        total += abs(before + m) - abs(before)
-        moved += [k] if m else []
-    assert state.counts.tolist() == oracle.counts
-    assert state.w.tolist() == oracle.w
-    names = [kernels.BIAS, kernels.SQ_NORM, kernels.LOSS, kernels.EXTENSION]
-    assert state.scalars[names].tolist() == [oracle.bias, oracle.sq_norm, lost, extension]
-    assert state.tallies.tolist() == [total, len(moved), oracle.clipped]
-    assert set(np.flatnonzero(state.erred)) == set(moved)
+def run(kernel: Any, case: Case, oracle: Oracle, state: State, *how: Any) -> int:
+    rows, order = csr(case.rows), frozen(case.order, np.int64)
+    of_rows = rows, order, signs_of(case, oracle), frozen(oracle.delta2, np.float64), case.rho
+    changed = state.values, state.w, state.scalars, state.moved
+    return int(kernel(*of_rows, *how, squares_of(*rows), *changed))
 
 
-def run_visit(case: Case, state: State, *, phi: kernels.Phi = PHI, t: Any = NONE) -> None:
-    rows, signs = csr(case.rows), frozen(case.signs, np.int8)
-    kernels.visit(
-        rows,
-        frozen(case.order, np.int64),
-        signs,
-        frozen(case.delta2, np.float64),
-        case.rho,
-        case.b,
-        phi,
-        case.scale,
-        t,
-        squares_of(*rows),
-        *state.arrays,
-    )
+def run_visit(case: Case, oracle: DualOracle) -> tuple[int, State]:
+    t, state = frozen([*oracle.numbers], np.float64), State(oracle, oracle.alphas)
+    return run(kernels.visit, case, oracle, state, phi_of(oracle.loss), t), state
 
 
-def run_add_mistakes(case: Case, state: State) -> None:
-    rows = csr(case.rows)
-    kernels.add_mistakes(
-        rows,
-        frozen(case.order, np.int64),
-        frozen(case.signs, np.int8),
-        frozen(case.delta2, np.float64),
-        case.rho,
-        case.b,
-        case.epsilon,
-        case.by_length,
-        squares_of(*rows),
-        *state.arrays,
-    )
+def visits(case: Case, oracle: Oracle) -> list[int]:
+    """The rows that the oracle's visits, in the order of the case, have changed."""
+    return [k for k in case.order if case.signs[k] and oracle.visit(k)]
 
 
-PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True, 1.0)
+@pytest.mark.parametrize("loss", LOSSES)
+@prove
+@given(case=cases(), numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7))
+def test_visits_equal_their_oracle_bit_for_bit(loss, case, numbers):
+    oracle = case.dual_oracle(loss, numbers)
+    updates, state = run_visit(case, oracle)
+    changed = visits(case, oracle)
+    scalars = [oracle.bias, oracle.sq_norm, oracle.lost, oracle.gains]
+    assert state.told() == [oracle.alphas, oracle.w, scalars, sorted(set(changed))]
+    assert updates == len(changed)
 
-TWO_ROWS = replace(PLAIN, signs=[1, 1], delta2=[0.0, 0.0])
+
+PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True)
 
 EDGES = {
     "the first row; then y·a is 2 and not √2": replace(
-        TWO_ROWS, rows=[[(0, 1.0)], [(0, 2.0)]], order=[1, 0], epsilon=0.5
+        PLAIN,
+        rows=[[(0, 1.0)], [(0, 2.0)]],
+        signs=[1, 1],
+        delta2=[0.0, 0.0],
+        order=[1, 0],
+        epsilon=0.5,
     ),
     "y·a is 0, 1, and 2, the threshold itself": replace(PLAIN, order=[0] * 4, b=2.0),
     "a count that becomes full and stays so": replace(
         PLAIN, order=[0, 0], b=1e300, rho=1.0, by_length=False, counts=[LARGEST_COUNT - 1]
     ),
-    **{
-        f"a step beyond the largest count from {count}, x = 2^{power}": replace(
-            PLAIN, rows=[[(0, 2.0**power)]], b=1e9, counts=[count]
-        )
-        for power in (-10, -30, -60)
-        for count in (0, 5)
-    },
-    **{
-        f"one count more than there are is asked back, and {value} in place of 1": replace(
-            TWO_ROWS, rows=[[(0, 1.0)], [(0, value)]], counts=[7, 2]
-        )
-        for value in (1.0, 1e12)
-    },
 }
 
 
-def visit_alone(case: Case, *, ascent: bool) -> None:
-    """Hold visits to those of the oracle."""
+def equal_in_the_procedure_of_the_paper(case: Case) -> None:
+    """Mistakes are found, and added, where the oracle finds and adds them."""
     oracle = case.oracle()
-    state = State(oracle)
-    (run_visit if ascent else run_add_mistakes)(case, state)
-    equals_plain_visits(case, oracle, state, ascent=ascent)
-    assert state.counts.sum(dtype=np.int64) == state.tallies[kernels.STEPS]
+    state = State(oracle, oracle.counts)
+    state.scalars[kernels.STEPS] = oracle.t
+    marks = np.full(len(case.rows), 7, np.uint8)
+    counts, w = frozen(oracle.counts, np.float32), frozen(oracle.w, np.float64)
+    at = csr(case.rows), signs_of(case, oracle), frozen(case.delta2, np.float64), case.rho
+    threshold = oracle.threshold()
+    found, least = kernels.find_mistakes(*at, counts, threshold, oracle.bias, w, marks)
+    ours = [k for k, sign in enumerate(case.signs) if sign]
+    mistakes = [k for k in ours if oracle.extended_margin(k) <= threshold]
+    assert found == len(mistakes)
+    assert least == min(map(oracle.extended_margin, ours), default=math.inf)
+    marked = {*mistakes, *(k for k in ours if oracle.counts[k])}
+    assert marks.tolist() == [int(k in marked) for k in range(len(marks))]
+
+    how = case.b, case.epsilon, case.by_length
+    updates = run(kernels.add_mistakes, case, oracle, state, *how)
+    changed = visits(case, oracle)
+    scalars = [oracle.bias, oracle.sq_norm, 0.0, oracle.t]
+    assert state.told() == [oracle.counts, oracle.w, scalars, sorted(set(changed))]
+    assert updates == len(changed)
 
 
-@pytest.mark.parametrize("ascent", [False, True])
 @prove
-@given(case=cases())
-def test_visit_equals_the_oracle_bit_for_bit(ascent, case):
-    visit_alone(case, ascent=ascent)
+@given(cases())
+def test_mistakes_are_found_and_added_as_by_the_oracle_bit_for_bit(case):
+    equal_in_the_procedure_of_the_paper(case)
 
 
-@pytest.mark.parametrize("ascent", [False, True])
 @pytest.mark.parametrize("case", EDGES.values(), ids=EDGES)
-def test_visits_at_the_edges_equal_the_oracle_too(case, ascent):
-    visit_alone(case, ascent=ascent)
-
-
-@pytest.mark.parametrize("loss", REGRESSION)
-@prove
-@given(case=cases(), numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7))
-def test_visits_of_numbers_equal_their_plain_oracle_bit_for_bit(loss, case, numbers):
-    """A count may be negative: t of the learner is Σ |c_k|."""
-    case, numbers = of_numbers(case, [*range(-3, 4)]), numbers[: len(case.rows)]
-    oracle = case.oracle()
-    oracle.t = sum(map(abs, oracle.counts))
-    state = State(oracle)
-    run_visit(case, state, phi=of_epsilon(loss), t=frozen(numbers, np.float64))
-    equals_plain_visits(case, oracle, state, loss=loss, numbers=numbers)
+def test_mistakes_at_the_edges_are_those_of_the_oracle_too(case):
+    equal_in_the_procedure_of_the_paper(case)
 
 
 @pytest.mark.parametrize(
     ("loss", "alpha"),
-    [("hinge", 0.999), ("log_loss", 0.5), ("epsilon_insensitive", -0.999), ("huber", -EPSILON)],
+    [("hinge", 1.0), ("log_loss", 0.5), ("epsilon_insensitive", -1.0), ("huber", -EPSILON)],
 )
 def test_a_row_of_nothing_gets_the_dual_variable_that_its_loss_alone_wants(loss, alpha):
-    """Of C = 1, on the grid of thousandths; a number of −3."""
-    case = Case([[]], [1], [0.5], 0.0, [0, 0], 1000.0, 1.0, False, 1.0)
-    state, numbers = State(case.oracle()), frozen([-3.0], np.float64)
-    t = numbers if LOSSES[loss].numbers else NONE
-    run_visit(case, state, phi=of_epsilon(loss), t=t)
-    assert state.counts[0] == pytest.approx(1000 * alpha, abs=1)
+    """Of C = 1, and a number of −3: as float32, towards 0."""
+    case = replace(PLAIN, rows=[[]], order=[0, 0], counts=[0])
+    _, state = run_visit(case, case.dual_oracle(loss, [-3.0]))
+    [found] = state.values.tolist()
+    assert abs(alpha) * (1.0 - 2.0**-23) <= abs(found) <= abs(alpha)
+    assert found * alpha > 0.0
 
 
-@pytest.mark.parametrize("margin", [-3000.0, -30.0, -3.23435, 0.0, 30.0])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("margin", [-3000.0, -30.0, -3.23435, 0.0, 0.5, 30.0])
 @pytest.mark.parametrize("price", [0.01, 5.0, 19.742, 1e3, 1e5])
 @pytest.mark.parametrize("share", [0.0, 1e-3, 0.5, 1.0])
-def test_a_visit_of_log_loss_raises_the_dual_as_far_as_any_step(margin, price, share):
+def test_a_visit_raises_the_dual_as_far_as_any_step(loss, margin, price, share):
     """``share`` : α/C before. From −3.23435, at C = 19.742, Newton's method alone would creep."""
-    b = 2.0**30 / price
-    count = min(round(b * share * price), int(2.0**30 * (1.0 - 1e-14)))
-    case = Case([[(0, 1.0)]], [1], [0.5 / price], 0.0, [0], b, 1.0, False, 1.0, [count])
-    state, alphas = State(case.oracle()), np.linspace(0.0, price, 100_001)
-    state.w[0] = b * margin
-    run_visit(case, state, phi=LOSSES["log_loss"].phi)
+    case, t = replace(PLAIN, delta2=[0.5 / price], counts=[2 * round(500 * share)]), [0.25]
+    oracle = case.dual_oracle(loss, t)
+    oracle.w, before, most = [margin], oracle.alphas[0], min(LOSSES[loss].most, 100.0) * price
+    if loss == "huber":
+        most = EPSILON * price
+    _, state = run_visit(case, oracle)
+    alphas = np.linspace(-most if oracle.numbers else 0.0, most, 20_001)
 
     def dual(alpha: Any) -> Any:
-        entropy = entr(alpha / price) + entr(1.0 - alpha / price)
-        return price * entropy - (alpha - count / b) * margin - 0.5 * (alpha - count / b) ** 2
+        known = replace(LOSSES[loss], epsilon=EPSILON)
+        earned = price * gains(known, alpha / price, np.full(len(alpha), t[0])[: len(alpha)])
+        return earned - (alpha - before) * margin - 0.5 * (alpha - before) ** 2
 
-    allowed = 4.0 * (abs(margin) + price + 20.0) / b  # two counts' worth
-    assert dual(state.counts[0] / b) >= dual(alphas).max() - allowed
-
-
-def of_epsilon(loss: str) -> kernels.Phi:
-    return replace(LOSSES[loss], epsilon=EPSILON).phi
-
-
-def of_numbers(case: Case, counts: list[int]) -> Case:
-    """The case with a price of every row, all positive, and these counts, in turn."""
-    turn = itertools.cycle(counts)
-    return replace(
-        case,
-        signs=[abs(sign) for sign in case.signs],
-        delta2=[d2 or 0.5 for d2 in case.delta2],
-        counts=[next(turn) if sign else 0 for sign in case.signs],
-    )
+    [found] = dual(state.values.astype(np.float64))
+    rounded = 2.0**-23 * abs(float(state.values[0])) * (abs(margin) + most + 20.0)
+    assert found >= dual(alphas).max() - rounded - 1e-9 * (1.0 + abs(found))
 
 
 @dataclass
 class PartialSums:
     """A scan's sums, in plain Python."""
 
-    bins: list[float]
     fresh: list[float]
     low: list[float]
     sums: list[float]
     totals: list[int]
-    called: list[int]
+    marks: list[int]
 
     def told(self) -> list[Any]:
         """Everything; −∞ earned leaves no number behind it."""
         sums = [None if math.isnan(value) else value for value in self.sums]
-        return [self.bins, self.fresh, self.low, sums, self.totals, self.called]
+        return [self.fresh, self.low, sums, self.totals, self.marks]
 
 
 def add_to(sums: list[float], place: int, value: float) -> None:
@@ -265,79 +207,62 @@ ORIGIN, CENTER = 2.5, -0.75
 
 
 class Scan(NamedTuple):
-    """Rows that are scanned at the weights of their oracle, ``length`` long."""
+    """Rows that are scanned at the weights of their oracle."""
 
     case: Case
-    oracle: Oracle
+    oracle: DualOracle
     threshold: float
-    length: float
-    loss: str = "squared_hinge"
-    t: Sequence[float] = ()
-    penalised: float = 0.0
+
+    @property
+    def length(self) -> float:
+        return math.sqrt(math.fsum(x * x for x in self.oracle.w))
 
 
 def plain_scan(scan: Scan) -> PartialSums:
-    case, oracle, threshold, length, loss, t, penalised = scan
-    n, u, quadratic = len(case.rows), 2.0**-53, loss == "squared_hinge"
+    (case, oracle, threshold), loss, u = scan, scan.oracle.loss, 2.0**-53
     seen = PartialSums(
-        [0.0] * (kernels.BINS * kernels.BIN_SUMS),
-        [0.0] * COLUMNS,
-        [0.0] * COLUMNS,
-        no_sums().tolist(),
-        [0, 0, 0, 0],
-        [0] * n,
+        [0.0] * COLUMNS, [0.0] * COLUMNS, no_sums().tolist(), [0, 0], [0] * len(case.rows)
     )
+    sums = seen.sums
     for k, row in enumerate(case.rows):
         if case.signs[k] == 0:
             continue
         seen.totals[kernels.ROWS] += 1
-        m, d2, c, l = oracle.margin(k), case.delta2[k], oracle.counts[k], case.signs[k]
-        square = sum_in_order(value * value for _, value in row)
-        most = math.sqrt(square) * length + case.rho * abs(oracle.bias)
-        sure = m - (1.01 * len(row) + 24.0) * u * most
-        add_to(seen.sums, kernels.COSTS, cost(d2))
-        place = case.scale * sure / kernels.BIN_WIDTH
-        centered = t[k] - CENTER if t else 0.0
-        if t:
-            add_to(seen.sums, kernels.NORMS, cost(d2) * math.sqrt(square))
-            z, off = case.scale * m, case.scale * (1.01 * len(row) + 24.0) * u * most
-            off += 4.0 * u * (abs(z) + abs(t[k]) + ORIGIN + off)
-            at = abs(z - t[k]) + off
-            add_to(seen.sums, kernels.LOSSES, cost(d2) * (plain(loss, at)[0] + 2.0**-1000))
-        elif not quadratic:
-            at = case.scale * sure - 2.0 * u * abs(case.scale * sure)
-            add_to(seen.sums, kernels.LOSSES, cost(d2) * (plain(loss, at)[0] + 2.0**-1000))
-        elif place < kernels.BINS:
-            bin = kernels.BIN_SUMS * max(0, math.floor(place))
-            z = 1.0 - case.scale * sure
-            z += 4.0 * u * (1.0 + abs(z))
-            add_to(seen.bins, bin + kernels.SQ_SLACKS, cost(d2) * z * z)
-            add_to(seen.bins, bin + kernels.SLACK_MARGINS, cost(d2) * z * sure)
-            add_to(seen.bins, bin + kernels.SQ_MARGINS, cost(d2) * sure * sure)
-        price = d2 if quadratic else 0.0
-        extension = price * c
-        least = sure + extension - 8.0 * u * (abs(sure) + extension)
-        seen.sums[kernels.LEAST] = min(seen.sums[kernels.LEAST], least)
-        extended = m + extension
-        if extended <= threshold:
-            seen.totals[kernels.VIOLATORS] += 1
-        seen.called[k] = int(extended <= threshold or c > 0 or loss == "log_loss" or len(t) > 0)
-        if c > 0 or (t and c):
+        m, d2, alpha, l = oracle.margin(k), oracle.delta2[k], oracle.alphas[k], oracle.labels[k]
+        cost, price = (0.5 / d2 if d2 else 0.0), d2 if loss == "squared_hinge" else 0.0
+        norm = math.sqrt(sum_in_order(value * value for _, value in row))
+        off = (1.01 * len(row) + 24.0) * u * (norm * scan.length + case.rho * abs(oracle.bias))
+        sums[kernels.COSTS] += cost
+        sums[kernels.NORMS] += cost * norm
+        least, t = 0.0, 0.0
+        if oracle.numbers:
+            t, room = oracle.numbers[k], 0.0
+            room = off + 4.0 * u * (abs(m) + abs(t) + ORIGIN + off)
+            at = abs(m - t) + room
+            t = (t - CENTER) - math.copysign(2.0 * u * abs(t), alpha)
+        else:
+            at = m - off
+        add_to(sums, kernels.LOSSES, cost * (plain(loss, at)[0] + 2.0**-1000))
+        extension, sure = price * alpha, m - off
+        least = sure + extension - 8.0 * u * (abs(sure) + abs(extension))
+        sums[kernels.LEAST] = min(sums[kernels.LEAST], least)
+        always = bool(oracle.numbers) or loss == "log_loss"
+        seen.marks[k] = int(always or m + extension <= threshold or alpha != 0.0)
+        if alpha != 0.0:
             for column, value in row:
                 pair = [seen.fresh[column], seen.low[column]]
-                add_to(pair, 0, float(c) * l * value)
+                add_to(pair, 0, alpha * l * value)
                 seen.fresh[column], seen.low[column] = pair
-            seen.totals[kernels.STEPS_SCANNED] += abs(c)
             seen.totals[kernels.SUPPORT] += 1
-            add_to(seen.sums, kernels.SQ_EXTENSION, price * (float(c) * c))
-            add_to(seen.sums, kernels.FRESH_BIAS, c * l * case.rho)
-            seen.sums[kernels.LENGTHS] += abs(c) * math.sqrt(square + penalised * penalised + price)
-            if not quadratic:
-                p = c / case.b / cost(d2)
-                add_to(seen.sums, kernels.GAINS, cost(d2) * plain_gain(loss, p, centered))
-                if t:
-                    linear, conjugate = plain_terms(loss, p, centered)
-                    add_to(seen.sums, kernels.MAGNITUDES, cost(d2) * (abs(linear) + conjugate))
+            add_to(sums, kernels.DUAL_BIAS, alpha * l * case.rho)
+            sums[kernels.SIZES] += abs(alpha) * case.rho
+            sums[kernels.LENGTHS] += abs(alpha) * norm
+            earned = alpha if alpha > 0.0 else -math.inf
+            if cost:
+                earned = cost * plain_gain(loss, alpha / cost, t)
+            sums[kernels.MAGNITUDES] += abs(earned)
+            add_to(sums, kernels.EARNED, earned)
+            add_to(sums, kernels.SQ_EXTENSION, price * (alpha * alpha))
     return seen
 
 
@@ -346,65 +271,76 @@ def plain_scan(scan: Scan) -> PartialSums:
 @given(
     case=cases(),
     threshold=st.floats(-1e3, 1e6),
-    free=st.booleans(),
+    hard=st.booleans(),
     numbers=st.lists(st.floats(-1e3, 1e3), min_size=7, max_size=7),
     cut=st.integers(0, 7),
     cuts=st.lists(st.integers(0, COLUMNS), max_size=3).map(sorted),
 )
-@example(replace(PLAIN, counts=[-5]), 0.0, False, [1.0], 0, [])  # from a file: no dual variable
-def test_scan_equals_its_oracle_wherever_it_is_cut(loss, case, threshold, free, numbers, cut, cuts):
-    if loss != "squared_hinge":  # which has no hard margin
-        case = replace(case, delta2=[d2 or 0.5 for d2 in case.delta2])
-    if loss in REGRESSION:
-        case = of_numbers(case, [-3, 0, 4])
-    oracle, t = case.oracle(), numbers[: len(case.rows)] if loss in REGRESSION else []
-    length = math.sqrt(math.fsum(x * x for x in oracle.w))
-    scan = Scan(case, oracle, threshold, length, loss, t, 0.0 if free else case.rho)
+@example(
+    replace(PLAIN, counts=[-500]), 0.0, True, [1.0] * 7, 0, []
+)  # from a file: not in the domain
+@example(replace(PLAIN, counts=[-500]), 0.0, False, [1.0] * 7, 0, [])
+@example(replace(PLAIN, counts=[1500]), 0.0, False, [1.0] * 7, 0, [])
+def test_scan_equals_its_oracle_wherever_it_is_cut(loss, case, threshold, hard, numbers, cut, cuts):
+    oracle = case.dual_oracle(loss, numbers)
+    if hard and loss == "squared_hinge":
+        oracle.delta2 = case.delta2
+    scan = Scan(case, oracle, threshold)
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
     assert scanned(scan, borders, cuts).told() == plain_scan(scan).told()
 
 
-def scanned(scan: Scan, borders: list[int], cuts: Sequence[int] = ()) -> PartialSums:
-    """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
-    case, oracle, threshold, length, loss, t, penalised = scan
-    bins, (fresh, low) = np.zeros(kernels.BINS * kernels.BIN_SUMS), np.zeros((2, COLUMNS))
-    sums, totals = no_sums(), np.zeros(4, dtype=np.int64)
-    called = np.ones(len(case.rows), dtype=np.uint8)
-    squares = np.empty(len(case.rows))
-    kernels.squared_norms(csr(case.rows), squares)
+def scanned(scan: Scan, borders: list[int], cuts: Sequence[int]) -> PartialSums:
+    """What the kernels sum of the rows, cut into calls, in columns that are cut, too. What is
+    drained of each call is what it has added."""
+    (case, oracle, threshold), (fresh, low) = scan, np.zeros((2, COLUMNS))
+    sums, totals = no_sums(), np.zeros(kernels.TOTALS, dtype=np.int64)
+    marks = np.ones(len(case.rows), dtype=np.uint8)
     for first, last in itertools.pairwise(borders):
         part = slice(first, last)
-        rows, signs = csr(case.rows[part]), frozen(case.signs[part], np.int8)
-        counts = frozen(oracle.counts[part], np.int32)
+        rows, alphas = csr(case.rows[part]), frozen(oracle.alphas[part], np.float32)
+        signs = frozen(signs_of(case, oracle)[part], np.int8)
         kernels.scan(
             rows,
             signs,
-            frozen(case.delta2[part], np.float64),
-            frozen(squares[part], np.float64),
-            frozen([*t[part]], np.float64),
-            counts,
+            frozen(oracle.delta2[part], np.float64),
+            squares_of(*rows),
+            frozen([*oracle.numbers[part]], np.float64),
+            alphas,
             case.rho,
             oracle.bias,
             threshold,
-            of_epsilon(loss),
-            case.b,
+            phi_of(oracle.loss),
             frozen(oracle.w, np.float64),
-            length,
-            case.scale,
+            scan.length,
             CENTER,
             ORIGIN,
-            penalised,
-            bins,
             sums,
             totals,
-            called[part],
+            marks[part],
         )
-        counted = np.flatnonzero(called[part] & (counts != 0 if t else counts > 0))
+        places = np.flatnonzero((alphas != 0.0) & (signs != 0))
         for columns in itertools.pairwise([0, *cuts, 1 << 32]):
-            kernels.add_counts(rows, counted, signs, counts, fresh, low, *columns)
-    return PartialSums(
-        bins.tolist(), fresh.tolist(), low.tolist(), sums.tolist(), totals.tolist(), called.tolist()
-    )
+            kernels.add_duals(rows, places, signs, alphas, fresh, low, *columns)
+    lists = [array.tolist() for array in (fresh, low, sums, totals, marks)]
+    return PartialSums(*lists)
+
+
+@prove
+@given(cases())
+def test_draining_moves_what_rows_have_added_and_leaves_nothing(case):
+    oracle = case.dual_oracle("squared_hinge")
+    rows, alphas = csr(case.rows), frozen(oracle.alphas, np.float32)
+    signs, (fresh, low) = frozen(oracle.labels, np.int8), np.zeros((2, COLUMNS))
+    kernels.add_duals(rows, np.flatnonzero(alphas), signs, alphas, fresh, low, 0, COLUMNS)
+    expected = {j: x for j, x in enumerate((fresh + low).tolist()) if fresh[j] or low[j]}
+    columns = np.zeros(len(rows.indices), np.uint32)
+    values = np.zeros(len(columns))
+    many = kernels.drain(rows, alphas, fresh, low, columns, values)
+    assert dict(zip(columns[:many].tolist(), values[:many].tolist(), strict=True)) == expected
+    assert many == len(expected)
+    assert not fresh.any()
+    assert not low.any()
 
 
 def sum_in_order(terms: Iterable[float]) -> float:

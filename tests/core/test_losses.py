@@ -6,12 +6,11 @@ from dataclasses import replace
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamtron.core import kernels
 from streamtron.core.losses import (
-    HINGE,
     LOG_LOSS,
     LOSSES,
     Loss,
@@ -42,26 +41,52 @@ def test_a_gain_equals_its_plain_oracle_bit_for_bit(loss, drawn, t):
     assert found.tolist() == [plain_gain(loss.name, p, t) for p in drawn]
 
 
-@given(st.lists(st.floats(-700.0, 700.0) | st.floats(-1.0, 1.0), min_size=1))
+@given(st.floats(-700.0, 700.0) | st.floats(-1.0, 1.0))
 def test_the_logistic_loss_is_off_by_at_most_8_roundings(drawn):
     with mpmath.workdps(60):
-        for number, of_loss in enumerate((values, slopes, curvatures)):
-            for m, found in zip(drawn, of_loss(LOG_LOSS, np.array(drawn)).tolist(), strict=True):
-                wanted = loss_at("log_loss", mpmath.mpf(m))[number]
-                assert abs(found - wanted) <= 8.0 * U * wanted
+        m = mpmath.mpf(drawn)
+        slope = 1 / (1 + mpmath.exp(m))
+        exact = loss_at("log_loss", m), slope, slope / (1 + mpmath.exp(-m))
+        for of_loss, expected in zip((values, slopes, curvatures), exact, strict=True):
+            [found] = of_loss(LOG_LOSS, np.array([drawn]))
+            assert abs(found - expected) <= 8.0 * U * expected
 
 
-@given(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(-8.0, 8.0))
-def test_a_gain_is_never_above_the_entropy_of_what_8_roundings_make_of_p(p, off):
+@pytest.mark.parametrize("name", LOSSES)
+@given(st.floats(-2.5, -1e-60) | st.floats(1e-60, 2.5) | near_one, st.floats(-24.0, 8.0), numbers)
+@example(EPSILON * (1.0 + 8.0 * U), -24.0, 3.0)
+@example(1.0 + 8.0 * U, -24.0, 3.0)
+def test_a_gain_is_never_above_that_of_a_dual_variable_that_is_off_by_some_roundings(
+    name, p, off, t
+):
+    """By 8 u, and where it is above the most also by the 16 u that all α are less by then."""
+    loss = replace(LOSSES[name], epsilon=EPSILON)
     with mpmath.workdps(60):
         q = p * (1 + mpmath.mpf(off) * U)
-        found = gains(LOG_LOSS, np.array([p]))[0]
-        assert found <= 0.0 or found <= gain_of("log_loss", q)
+        found = gains(loss, np.array([p]), np.full(int(loss.numbers), t))[0]
+        exact = gain_of(name, q, mpmath.mpf(t))
+        assert found <= exact or exact == -mpmath.inf
 
 
-@pytest.mark.parametrize("loss", [LOG_LOSS, HINGE], ids=["log_loss", "hinge"])
-def test_a_dual_variable_that_may_be_above_c_earns_minus_infinity(loss):
-    assert (gains(loss, np.array([1.0, 1.0 + U, 2.0, math.inf, 1.0 - 4.0 * U])) == -math.inf).all()
+def earned(name: str, p: list[float]) -> list[float]:
+    loss = replace(LOSSES[name], epsilon=EPSILON)
+    found: list[float] = gains(loss, np.array(p), np.ones(len(p) * loss.numbers)).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("hinge", 1.0), ("log_loss", 1.0), ("epsilon_insensitive", 1.0), ("huber", EPSILON)],
+)
+def test_a_dual_variable_earns_something_at_the_most_and_minus_infinity_above(name, most):
+    *above, at = earned(name, [most * (1.0 + 10.0 * U), 2.0 * most, math.inf, most])
+    assert above == [-math.inf] * 3
+    assert at >= 0.0
+
+
+@pytest.mark.parametrize("name", ["squared_hinge", "log_loss", "hinge"])
+def test_a_negative_dual_variable_of_a_class_earns_minus_infinity(name):
+    assert earned(name, [-2.0, -1e-9, -5e-324]) == [-math.inf] * 3
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
@@ -78,7 +103,7 @@ def test_an_expansion_has_value_slope_and_curvature_of_the_loss(loss):
 def test_a_code_that_no_loss_has_gives_no_number():
     for order in range(4):
         found, code = np.zeros(1), max(loss.code for loss in LOSSES.values()) + 1
-        kernels.loss_at(kernels.Phi(code), order, np.zeros(1), np.zeros(0), found)
+        kernels.loss_at(kernels.Phi(code), order, np.full(1, 0.5), np.zeros(0), found)
         assert np.isnan(found[0])
 
 

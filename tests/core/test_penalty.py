@@ -14,7 +14,7 @@ from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss
 from streamtron.core.penalty import Penalty
 from streamtron.solver.proximal_newton import by_column
 from streamtron.solver.scan import Frozen
-from streamtron.solver.targets import Targets, round_counts
+from streamtron.solver.targets import Targets, to_alphas
 from tests.helpers.sources import csr, dense, random_rows
 
 
@@ -50,12 +50,11 @@ def scan_column(loss: Loss, seed: int) -> tuple[bool, bool]:
     toward = float(rng.choice([-1, 1])) * 10.0 ** rng.uniform(-6, -0.3) * ratio / (along @ X or 1.0)
     alpha = np.array(best, float) * signs + toward * along * signs
     alpha = alpha if loss.numbers else np.clip(alpha, 0.0, loss.most * C)
-    b = float(2.0 ** rng.integers(8, 30) / (np.abs(alpha).max() or 1.0))
-    counts = round_counts(alpha, b, loss.most * C, balanced=loss.numbers)
+    alphas = to_alphas(alpha, loss.most * C)
     odds = math.atanh(float(mean)) * 2.0 if loss is LOG_LOSS and abs(mean) < 1 else float(mean)
-    scan = Frozen(np.zeros(1), odds / (rho or 1.0), 1.0, -math.inf, loss, b, rho * free, ratio)
+    scan = Frozen(np.zeros(1), odds / (rho or 1.0), loss, rho * free, ratio)
     targets = Targets(np.arange(n), signs, price, X.astype(float) ** 2, t)
-    scan.scan(csr([[(0, x)] for x in X]), targets, counts, rho)
+    scan.scan(csr([[(0, x)] for x in X]), targets, alphas, rho)
     proof = scan.certificate()
     zeros = zero_columns(scan.scan_sums, proof.primal, proof.dual)
     return bool(zeros.any()), abs(at_zero) <= Fraction(ratio)
@@ -149,6 +148,6 @@ def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge(
     assert Penalty.of(ratio).dual(10.0, np.array([v, 0.0])) == pytest.approx(10.0 / v, rel=1e-8)
     assert Penalty.of(1.0).dual(10.0, np.array([0.25, 0.0])) == 10.0, "never above what α earns"
     targets = Targets(np.arange(1), np.array([1], np.int8), np.array([0.5]), np.zeros(1))
-    frozen = Frozen(np.ones(1), 0.0, 1.0, -math.inf, b=100.0, ratio=ratio)
-    frozen.scan(csr([[(0, v)]]), targets, np.array([100], np.int32), 0.0)  # α = 1, C = 1
+    frozen = Frozen(np.ones(1), 0.0, ratio=ratio)
+    frozen.scan(csr([[(0, v)]]), targets, np.ones(1, np.float32), 0.0)  # C = 1
     assert frozen.certificate().dual == pytest.approx(0.75 / v, rel=1e-6)

@@ -70,7 +70,7 @@ def test_the_safetensors_library_opens_the_file(tmp_path):
     [
         *(
             ({}, {"x": np.zeros(1, dtype)}, "tensor 'x'")
-            for dtype in (np.float32, np.int8, np.uint64, np.bool_, object, "U1")
+            for dtype in (np.complex64, np.int8, np.uint64, np.bool_, object, "U1")
         ),
         ({}, {"__metadata__": np.zeros(1)}, "__metadata__"),
         *(({"a": value}, {}, None) for value in (np.nan, np.inf, {1}, b"a")),

@@ -74,7 +74,8 @@ class Finished(NamedTuple):
 def finished(draw: st.DrawFn, variant: str) -> Finished:
     problem, eps = draw(problems()), draw(epsilons)
     oracle = Oracle(*problem, epsilon=eps, variant=variant)
-    R = math.sqrt(max(map(oracle.sq_length, range(len(oracle.rows)))))
+    lengths = [oracle.sq_length(k) + d2 for k, d2 in enumerate(oracle.delta2)]
+    R = math.sqrt(max(lengths))
     low, high = gamma_d(*problem)
     delta, exponent = draw(deltas), 2.0 if variant == "steps" else 1.0 + eps
     # of the size that the paper would take, so that a run in plain lists is short
@@ -82,7 +83,7 @@ def finished(draw: st.DrawFn, variant: str) -> Finished:
     if variant == "length" and eps <= 1.0:
         oracle.b = theory.b_length(R, eps, delta, high)
     oracle.run(draw(orders), n_ep=draw(st.sampled_from([1, 50])))
-    margin, _, _, _, length = oracle.certificate()
+    margin, _, length = oracle.certificate()
     return Finished((R, oracle.b, eps), oracle.t, low, margin, length)
 
 
@@ -133,7 +134,7 @@ def test_a_fit_reports_the_bounds_of_its_variant_in_their_order(variant, epsilon
     R = (stage["b"] / stage["b_relative"]) ** (0.5 if variant == "steps" else 1 / (1 + epsilon))
     margin, U = stage["directional_margin"], stage["upper_bound"]
     direct = DIRECT[variant](*after, U * stage["updates"])
-    assert stage["direct_fraction"] == pytest.approx(direct, rel=1e-12)
+    assert stage["direct_fraction"] == pytest.approx(direct, rel=1e-7), "α are float32"
     assert margin / U >= stage["direct_fraction"] > 0.0
     if variant == "length" and epsilon > 1.0:
         assert stage["f_est"] is stage["paper_upper_bound"] is None

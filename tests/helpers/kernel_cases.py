@@ -1,5 +1,6 @@
 """Cases for kernels: rows, what to solve on them, and a state that training might have left."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.rows import freeze
 from tests.helpers.examples import examples
-from tests.helpers.oracle import Oracle, Row
+from tests.helpers.losses import EPSILON, REGRESSION, within
+from tests.helpers.oracle import DualOracle, Oracle, Row
 
 COLUMNS = 6
 
@@ -26,16 +28,14 @@ class Case:
     b: float
     epsilon: float
     by_length: bool
-    scale: float
     counts: list[int] = field(default_factory=list)
 
     def oracle(self) -> Oracle:
-        """The oracle, in the state that the counts say."""
-        labels = [sign or 1 for sign in self.signs]
+        """The oracle of the paper's procedure, in the state that the counts say."""
         variant = "length" if self.by_length else "steps"
         oracle = Oracle(
             self.rows,
-            labels,
+            self.labels,
             self.delta2,
             self.rho,
             b=self.b,
@@ -45,8 +45,25 @@ class Case:
         )
         for k, count in enumerate(self.counts):
             if count and self.signs[k]:
-                oracle._add(k, count, oracle.extended_margin(k), oracle.sq_length(k))
+                oracle.add(k, count)
         return oracle
+
+    @property
+    def labels(self) -> list[int]:
+        """l_k, 1 of rows that are left out."""
+        return [sign or 1 for sign in self.signs]
+
+    def dual_oracle(self, loss: str, numbers: Sequence[float] = ()) -> DualOracle:
+        """The oracle of dual ascent. α_k is the part c_k/1000 of the most that it may be, if there
+        is one, and of both signs where labels are numbers. Rows have prices above 0."""
+        delta2, alphas = [d2 or 0.5 for d2 in self.delta2], []
+        most = EPSILON if loss == "huber" else 1.0
+        for count, sign, d2 in zip(self.counts, self.signs, delta2, strict=True):
+            alpha = within(count / 1000 * most * 0.5 / d2, most * 0.5 / d2) if sign else 0.0
+            alphas.append(-alpha if loss in REGRESSION and count % 2 else alpha)
+        labels = [1] * len(alphas) if loss in REGRESSION else self.labels
+        t = numbers[: len(alphas)] if loss in REGRESSION else ()
+        return DualOracle(loss, self.rows, labels, delta2, self.rho, alphas, t, COLUMNS)
 
 
 singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)
@@ -58,6 +75,8 @@ nonzeros = st.dictionaries(st.integers(0, COLUMNS - 1), values, max_size=COLUMNS
 numbers = st.floats(-1e9, 1e9)
 
 prove = settings(max_examples=examples(120), deadline=None, derandomize=True)
+
+counts = st.one_of(st.sampled_from([0, 1000]), st.integers(0, 1000))
 
 extensions = st.one_of(st.sampled_from([0.0, 0.25, 1.0]), st.floats(1e-6, 1e6))
 
@@ -80,8 +99,7 @@ def cases(draw: st.DrawFn, started: bool = True) -> Case:
         b=draw(st.floats(1e-3, 1e6)),
         epsilon=draw(st.one_of(st.just(1.0), st.floats(0.05, 1.9))),
         by_length=draw(st.booleans()),
-        scale=draw(st.floats(1e-6, 10.0)),
-        counts=[int(c) for c in each(st.integers(0, 1000))] if counted else [0] * n,
+        counts=[int(c) for c in each(counts)] if counted else [0] * n,
     )
 
 

@@ -18,7 +18,7 @@ from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import NO_FACTS, Label, Rows
 from streamtron.runs import store
 from streamtron.runs.learners import restore_finished
-from streamtron.runs.parts import take_saved_counts
+from streamtron.runs.parts import take_saved_alphas
 from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
@@ -71,9 +71,9 @@ def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
     return (
         dual.w.tobytes(),
         dual.scalars.tobytes(),
-        dual.tallies.tobytes(),
-        learner.counts.dense(rows).tobytes(),
-        learner.best.weights.tobytes(),
+        dual.updates,
+        learner.alphas.dense(rows).tobytes(),
+        learner.best.w.tobytes(),
         learner.best.bias,
         learner.certificate,
         learner.progress.full_epochs,
@@ -86,9 +86,9 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
     """How often kernels are called from now on, by their names."""
     counter: Counter[str] = Counter()
 
-    def call(name: str, kernel: kernels.Kernel, *arguments: Any) -> None:
+    def call(name: str, kernel: kernels.Kernel, *arguments: Any) -> Any:
         counter[name] += 1
-        kernel(*arguments)
+        return kernel(*arguments)
 
     for name in names:
         patch.setattr(kernels, name, partial(call, name, getattr(kernels, name)))
@@ -102,7 +102,7 @@ def learners_of_run(run: Path) -> list[Learner]:
         assert saved is not None
         learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
         if settings.parts is not None:
-            take_saved_counts(opened.parts, settings, learners)
+            take_saved_alphas(opened.parts, settings, learners)
         return learners
 
 

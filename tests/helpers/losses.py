@@ -4,8 +4,10 @@ Nothing of the package is used.
 """
 
 import math
+from typing import Any
 
 import mpmath
+import numpy as np
 
 U = 2.0**-53
 
@@ -34,8 +36,8 @@ def log_ratio(s: float, terms: int = 18) -> float:
     return 2.0 * s * (odd * (s * s) + even)
 
 
-def log_small(x: float) -> float:
-    """ln x of x ≤ 1/2 as the kernels have it."""
+def log(x: float) -> float:
+    """ln x as the kernels have it."""
     mantissa, exponent = math.frexp(x)
     if mantissa < 0.7071067811865476:
         mantissa, exponent = 2.0 * mantissa, exponent - 1
@@ -67,72 +69,114 @@ def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
     return slack - 0.5 * zone, sign * inside, 0.0
 
 
-def plain_terms(loss: str, p: float, t: float) -> tuple[float, float]:
-    """p t, and φ*(−p) where t = 0, with the bits of the kernel."""
-    conjugate = {
-        "squared_error": 0.5 * (p * p),
-        "huber": 0.5 * (p * p),
-        "epsilon_insensitive": EPSILON * abs(p),
-        "squared_epsilon_insensitive": EPSILON * abs(p) + 0.25 * (p * p),
-    }
-    return p * t, conjugate[loss]
-
-
 def plain_gain(loss: str, p: float, t: float = 0.0) -> float:
     """−φ*(−p) with the bits of the kernel, and what it takes off for rounding."""
-    if loss == "squared_hinge":
-        return p - 0.25 * (p * p)
-    most = {"huber": EPSILON, "squared_error": math.inf, "squared_epsilon_insensitive": math.inf}
-    if abs(p) > most.get(loss, 1.0) * (1.0 - 8.0 * U):
-        return -math.inf
-    if loss in REGRESSION:
-        linear, conjugate = plain_terms(loss, p, t)
-        return linear - conjugate - (32.0 * U * (abs(linear) + conjugate) + 2.0**-1000)
-    if loss == "hinge":
-        return p * (1.0 - 16.0 * U)
-    if not 2.0**-1000 < p < 1.0 - 128.0 * U:
+    most = {"huber": EPSILON, "hinge": 1.0, "log_loss": 1.0, "epsilon_insensitive": 1.0}
+    if p == 0.0:
         return 0.0
-    least = min(p, 1.0 - p)
-    first, second = -log_small(least), log_ratio(least / (2.0 - least))
-    entropy = least * first + (1.0 - least) * second
-    return max(entropy - U * (16.0 * p * (first + second + 1.0) + 32.0 * entropy), 0.0)
-
-
-def plain_step(loss: str, c: int, pull: float, q: float, b: float, cost: float) -> int:
-    """The step of a count c of which α = c/b wants to be ``pull``/q but for φ, with the bits of the
-    kernel: ``pull`` is α q − (z − t)."""
-    if loss in ("squared_error", "huber"):
-        alpha = pull / (q + 1.0 / cost)
-    else:
-        size = max(abs(pull) - EPSILON, 0.0)
-        q += 0.5 / cost if loss == "squared_epsilon_insensitive" else 0.0
-        size = size / q if q else (math.inf if size else 0.0)
-        alpha = size if pull > 0.0 else -size
-    largest = float(2**31 - 1)
-    if loss in ("huber", "epsilon_insensitive"):
-        most = EPSILON if loss == "huber" else 1.0
-        largest = min(largest, math.floor(b * most * cost * (1.0 - 32.0 * U)))
-    whole = math.floor(b * alpha + 0.5) if math.isfinite(alpha) else alpha
-    return int(min(max(whole, -largest), largest)) - c
-
-
-def loss_at(loss: str, m: Exact) -> tuple[Exact, Exact, Exact]:
-    """φ, −φ' and φ'' of a margin."""
+    if abs(p) > most.get(loss, math.inf) * (1.0 + 8.0 * U) or (loss not in REGRESSION and p < 0.0):
+        return -math.inf
+    if loss == "hinge":
+        return p * (1.0 - 32.0 * U)
     if loss == "log_loss":
-        q = mpmath.exp(-abs(m)) if abs(m) < 1e5 else mpmath.mpf(0)
-        return max(-m, 0) + mpmath.log1p(q), (q if m >= 0 else 1) / (1 + q), q / (1 + q) ** 2
-    slack = max(1 - m, mpmath.mpf(0))
+        if not 2.0**-1000 < p < 1.0 - 128.0 * U:
+            return 0.0
+        least = min(p, 1.0 - p)
+        first, second = -log(least), log_ratio(least / (2.0 - least))
+        entropy = least * first + (1.0 - least) * second
+        return max(entropy - U * (16.0 * p * (first + second + 1.0) + 32.0 * entropy), 0.0)
+    linear, conjugate = p * (t if loss in REGRESSION else 1.0), conjugate_at(loss, p)
+    return linear - conjugate - (32.0 * U * (abs(linear) + conjugate) + 2.0**-1000)
+
+
+def conjugate_at(loss: str, p: Any, epsilon: Any = EPSILON) -> Any:
+    """φ*(−p) where t = 0, of losses whose gains have terms of both signs; numbers of any kind."""
+    if loss in ("squared_error", "huber"):
+        return (p * p) / 2
     if loss == "squared_hinge":
-        return slack * slack, 2 * slack, mpmath.mpf(2 * (slack > 0))
-    return slack, mpmath.mpf(slack > 0), mpmath.mpf(0)
+        return (p * p) / 4
+    return epsilon * abs(p) + ((p * p) / 4 if loss == "squared_epsilon_insensitive" else 0)
 
 
-def gain_of(loss: str, p: Exact) -> Exact:
+def plain_earned(loss: str, alpha: float, delta2: float, t: float) -> float:
+    """−C φ*(−α/C) with the bits of a visit, which estimates it."""
+    if loss == "squared_hinge":
+        return alpha - 0.5 * delta2 * (alpha * alpha)
+    cost = 0.5 / delta2
+    return cost * plain_gain(loss, alpha / cost, t)
+
+
+def within(alpha: float, most: float) -> float:
+    """α as a float32 of at most that size, with the bits of the kernel."""
+    single = np.float32(min(max(alpha, -most), most))
+    return float(np.nextafter(single, np.float32(0.0)) if abs(float(single)) > most else single)
+
+
+def plain_step(
+    loss: str, alpha: float, m: float, q: float, delta2: float, t: float
+) -> tuple[float, float]:
+    """The dual variable after a visit of a row with the margin m and q = ‖(x, ρ)‖², and what it
+    earns, with the bits of the kernel."""
+    cost = 0.5 / delta2
+    if loss == "log_loss":
+        z = _logistic_margin(alpha, m, q, cost)
+        value, slope, _ = plain(loss, z)
+        return within(cost * slope, cost), cost * (slope * z + value)
+    if loss == "squared_hinge":
+        best = alpha
+        if alpha != 0.0 or m < 1.0:
+            best = float(np.float32(max(alpha + (1.0 - (m + delta2 * alpha)) / (q + delta2), 0.0)))
+    elif loss == "hinge":
+        best = within(max(alpha + (1.0 - m) / q, 0.0) if q else math.inf, cost)
+    else:
+        pull = alpha * q - (m - t)
+        size = max(abs(pull) - EPSILON, 0.0)
+        if loss in ("squared_error", "huber"):
+            best = pull / (q + 1.0 / cost)
+        elif loss == "squared_epsilon_insensitive":
+            best = math.copysign(size / (q + 0.5 / cost), pull)
+        else:
+            best = math.copysign(size / q if q else (math.inf if size else 0.0), pull)
+        most = {"huber": EPSILON * cost, "epsilon_insensitive": cost}
+        best = within(best, most.get(loss, math.inf))
+    return best, plain_earned(loss, best, delta2, t)
+
+
+def _logistic_margin(alpha: float, m: float, q: float, cost: float) -> float:
+    """The root z of z = m + (C σ(−z) − α) q, with the bits of the kernel."""
+    low, high, z, last = m - alpha * q, m + (cost - alpha) * q, m, math.inf
+    for _ in range(100):
+        slope = plain("log_loss", z)[1]
+        value = z - m - (cost * slope - alpha) * q
+        low, high = (z, high) if value < 0.0 else (low, z)
+        z -= value / (1.0 + cost * q * slope * (1.0 - slope))
+        if abs(value) <= 0.03:
+            break
+        if not low < z < high or abs(value) > 0.5 * last:
+            z = 0.5 * (low + high)
+        last = abs(value)
+    return z
+
+
+def loss_at(loss: str, m: Exact, epsilon: Exact = EPSILON) -> Exact:
+    """φ of a margin or a residual."""
+    if loss == "log_loss":
+        return max(-m, 0) + mpmath.log1p(mpmath.exp(-abs(m)) if abs(m) < 1e5 else mpmath.mpf(0))
+    if loss == "squared_error" or (loss == "huber" and abs(m) <= epsilon):
+        return m * m / 2
+    if loss == "huber":
+        return epsilon * (abs(m) - epsilon / 2)
+    slack = max(abs(m) - epsilon if loss in REGRESSION else 1 - m, mpmath.mpf(0))
+    return slack * slack if loss.startswith("squared") else slack
+
+
+def gain_of(loss: str, p: Exact, t: Exact = 0, epsilon: Exact = EPSILON) -> Exact:
     """−φ*(−p); −∞ out of its domain."""
-    if loss == "squared_hinge":
-        return p - p * p / 4
-    if not 0 <= p <= 1:
+    most = {"huber": epsilon, "hinge": 1, "log_loss": 1, "epsilon_insensitive": 1}
+    if abs(p) > most.get(loss, mpmath.inf) or (loss not in REGRESSION and p < 0):
         return -mpmath.inf
-    if loss == "hinge" or p in (0, 1):
-        return p if loss == "hinge" else mpmath.mpf(0)
-    return -p * mpmath.log(p) - (1 - p) * mpmath.log1p(-p)
+    if loss == "hinge":
+        return p
+    if loss == "log_loss":
+        return mpmath.mpf(0) if p in (0, 1) else -p * mpmath.log(p) - (1 - p) * mpmath.log1p(-p)
+    return p * (t if loss in REGRESSION else 1) - conjugate_at(loss, p, epsilon)

@@ -122,4 +122,4 @@ def _least_of_shards(
 def of_margins(directional: float, margin: float, upper: float, rows: int = 10) -> Certificate:
     """The certificate of P and D that mean these margins."""
     primal = 0.5 / margin / margin if margin else math.inf
-    return Certificate(directional, primal, 0.5 / upper / upper, rows, scale=1.0)
+    return Certificate(directional, primal, 0.5 / upper / upper, rows)

@@ -16,20 +16,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
+from tests.helpers import losses
+
 Row = Sequence[tuple[int, float]]
 Order = Callable[[int, list[int]], list[int]]
 
-LARGEST_COUNT = 2**31 - 1
+LARGEST_COUNT = 2**24
 
 
 class Certificate(NamedTuple):
-    """What a scan at frozen weights proves: directional ≤ primal ≤ γ_d ≤ upper."""
+    """What counts prove: directional margin ≤ γ_d ≤ upper bound; and ‖a‖."""
 
     directional_margin: float
-    primal_margin: float
     upper_bound: float
-    scale: float
-    """The s at which P(s) is smallest; w scaled by it is LIBLINEAR's w."""
     length: float
 
 
@@ -84,7 +83,7 @@ class Oracle:
         self.w = [0.0] * (columns if width is None else width)
         self.bias = 0.0
         self.counts = [0] * len(rows)
-        self.t = self.clipped = 0
+        self.t = 0
         self.sq_norm = 0.0
 
     def margin(self, k: int) -> float:
@@ -99,11 +98,11 @@ class Oracle:
         return self.margin(k) + self.delta2[k] * self.counts[k]
 
     def sq_length(self, k: int) -> float:
-        """q = ‖y‖²."""
+        """‖(x, ρ)‖²."""
         total = 0.0
         for _, value in self.rows[k]:
             total += float(value) * float(value)
-        return total + self.rho * self.rho + self.delta2[k]
+        return total + self.rho * self.rho
 
     def threshold(self) -> float:
         """b t^(1−ε) or b ‖a‖^(1−ε); 0 at t = 0, and at ‖a‖ = 0 for the length variant."""
@@ -116,39 +115,28 @@ class Oracle:
         norm = math.sqrt(self.sq_norm)
         return 0.0 if norm == 0.0 else self.b * norm ** (1.0 - self.epsilon)
 
-    def _add(self, k: int, m: int, extended: float, q: float) -> None:
-        """a ← a + m y, and everything that depends on it."""
-        factor = float(m) * self.labels[k]
+    def _add(self, k: int, step: float, margin: float, q: float) -> None:
+        """``step`` times l (x, ρ) is added to the weights, of which the margin is known, and to the
+        square of the length, q being that of the row."""
+        factor = step * self.labels[k]
         for column, value in self.rows[k]:
             self.w[column] += factor * float(value)
         self.bias += factor * self.rho
-        self.sq_norm = max(0.0, self.sq_norm + (2.0 * m * extended + float(m) * m * q))
-        self.counts[k] += m
-        self.t += m
+        self.sq_norm = max(0.0, self.sq_norm + (2.0 * step * margin + step * step * q))
+
+    def add(self, k: int, times: int = 1) -> None:
+        """a ← a + y so many times."""
+        q = self.sq_length(k) + self.delta2[k]
+        self._add(k, float(times), self.extended_margin(k), q)
+        self.counts[k] += times
+        self.t += times
 
     def visit(self, k: int) -> bool:
         """a ← a + y if y·a ≤ threshold, and the count can be higher; whether it was."""
-        extended = self.extended_margin(k)
-        mistake = extended <= self.threshold()
-        full = mistake and self.counts[k] == LARGEST_COUNT
-        self.clipped += full
-        if mistake and not full:
-            self._add(k, 1, extended, self.sq_length(k))
-        return mistake and not full
-
-    def visit_ascent(self, k: int, b: float | None = None) -> int:
-        """a ← a + m y, m = max(⌊(b − y·a)/q + ½⌋, −c), clipped to what a count can hold."""
-        q = self.sq_length(k)
-        if q == 0.0:
-            return 0
-        extended = self.extended_margin(k)
-        m = math.floor(((self.b if b is None else b) - extended) / q + 0.5)
-        most = LARGEST_COUNT - self.counts[k]
-        self.clipped += m > most
-        m = min(max(m, -self.counts[k]), most)
-        if m != 0:
-            self._add(k, m, extended, q)
-        return m
+        mistake = self.extended_margin(k) <= self.threshold() and self.counts[k] < LARGEST_COUNT
+        if mistake:
+            self.add(k)
+        return mistake
 
     def run(self, order: Order = lambda _, rows: rows, n_ep: int = 50) -> Run:
         """The paper's procedure, up to a full epoch without an update, by default in file order.
@@ -196,15 +184,42 @@ class Oracle:
         length = math.sqrt(math.fsum([sq_weights, *extra]))
         margins = self.margins(w, bias)
         extended = [m + d2 * c for m, d2, c in zip(margins, self.delta2, self.counts, strict=True)]
-        scale = best_scale(sq_weights, margins, self.delta2)
-        primal = primal_value(scale, sq_weights, margins, self.delta2)
-        return Certificate(
-            directional_margin=min(extended) / length,
-            primal_margin=1.0 / math.sqrt(2.0 * primal) if primal > 0.0 else math.inf,
-            upper_bound=length / self.t,
-            scale=scale,
-            length=length,
-        )
+        return Certificate(min(extended) / length, length / self.t, length)
+
+
+class DualOracle(Oracle):
+    """Dual coordinate ascent: the weights are v = Σ α_k l_k (x_k, ρ), the square of their length is
+    ``sq_norm``. ``t`` : the labels, where these are numbers."""
+
+    def __init__(
+        self,
+        loss: str,
+        rows: Sequence[Row],
+        labels: Sequence[int],
+        delta2: Sequence[float],
+        rho: float,
+        alphas: Sequence[float],
+        numbers: Sequence[float] = (),
+        width: int | None = None,
+    ) -> None:
+        super().__init__(rows, labels, delta2, rho, width=width)
+        self.loss, self.numbers, self.alphas = loss, numbers, list(alphas)
+        self.lost = self.gains = 0.0
+        for k, alpha in enumerate(alphas):
+            self._add(k, alpha, self.margin(k), self.sq_length(k))
+
+    def visit(self, k: int) -> bool:
+        """The best step of α_k alone; whether it has changed."""
+        margin, alpha, q = self.margin(k), self.alphas[k], self.sq_length(k)
+        d2, t = self.delta2[k], self.numbers[k] if self.numbers else 0.0
+        self.lost += 0.5 / d2 * losses.plain(self.loss, margin - t)[0]
+        new, earned = losses.plain_step(self.loss, alpha, margin, q, d2, t)
+        if new == alpha:
+            return False
+        self._add(k, new - alpha, margin, q)
+        self.gains += earned - losses.plain_earned(self.loss, alpha, d2, t)
+        self.alphas[k] = new
+        return True
 
 
 def primal_value(

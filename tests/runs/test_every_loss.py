@@ -122,7 +122,7 @@ def test_bounds_hold_the_optimum_and_threads_change_no_bit(case, loss, tmp_path)
     assert kept(tmp_path, "one") == kept(tmp_path, "m")
 
 
-def test_a_run_keeps_the_counts_that_certified_it_where_their_b_is_finer_than_c_allows(tmp_path):
+def test_a_run_keeps_the_dual_variables_that_certified_it_where_all_are_far_below_c(tmp_path):
     """Separable rows at a large C: every dual variable is far below C."""
     X = np.random.default_rng(0).normal(size=(300, 6)).round(3)
     margins = X @ np.array([1.0, -2.0, 0.5, 1.5, -1.0, 2.0])

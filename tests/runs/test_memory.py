@@ -308,7 +308,7 @@ def test_the_plan_counts_columns_that_occur_and_model_and_state_those_that_are_n
     assert (model.columns, kept == np.count_nonzero(model.weights)) == (COLUMNS, True)
     assert kept > ROWS
     assert os.path.getsize(place / "m") <= 14 * kept + 4_000
-    rows = 8 * ROWS + 16 * 400  # counts, and the bins that they fill
+    rows = 8 * ROWS  # their numbers and α
     assert os.path.getsize(state_file(place / "m.run")) <= 24 * kept + rows + 20_000
 
 

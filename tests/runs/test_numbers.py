@@ -210,7 +210,7 @@ def test_labels_too_small_for_a_true_relative_gap_are_refused_by_row():
     rows = np.random.default_rng(0).normal(size=(12, 3))
     labels = rows @ [1.0, 2.0, 3.0] + 0.5
     fit = partial(StreamtronRegressor(intercept="free").fit, rows)
-    assert fit(1e-45 * labels).certificate_["relative_duality_gap"] < 1e-2
+    assert fit(1e-10 * labels).certificate_["relative_duality_gap"] < 1e-2
     labels[3] = 1e-140
     with pytest.raises(DataError, match=r"^row 4 has the label 1e-140"):
         fit(labels)

@@ -18,7 +18,7 @@ from streamtron.core.events import Event, ReadingDone, RoundDone, StageDone
 from streamtron.core.executor import LocalParts, Parts, Scans
 from streamtron.runs import fit, parts
 from streamtron.runs.report import Outcome
-from streamtron.solver.duals import SavedCounts
+from streamtron.solver.alphas import SavedAlphas
 from streamtron.solver.part import Part
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import kept, report_of, stopping, witness_of
@@ -177,14 +177,16 @@ def test_the_run_of_one_part_goes_on_in_several(corpus, tmp_path):
     assert more.report["certificate"]["relative_duality_gap"] <= 1e-6
 
 
-def test_the_counts_of_all_parts_are_never_together_in_memory(corpus, tmp_path, monkeypatch):
+def test_the_dual_variables_of_all_parts_are_never_together_in_memory(
+    corpus, tmp_path, monkeypatch
+):
     trained(corpus, tmp_path / "m")
 
     def all_together(_: Any) -> Any:
-        raise AssertionError("all counts are read")
+        raise AssertionError("all are read")
 
-    monkeypatch.setattr(SavedCounts, "_pages", property(all_together))
-    monkeypatch.setattr(SavedCounts, "gaps", all_together)
+    monkeypatch.setattr(SavedAlphas, "_values", property(all_together))
+    monkeypatch.setattr(SavedAlphas, "gaps", all_together)
     trained(corpus, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
     assert kept(tmp_path, "m") == kept(tmp_path, "again")

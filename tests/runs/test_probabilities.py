@@ -366,14 +366,17 @@ def test_evaluate_prints_what_probabilities_are_worth_where_there_are_any(run, p
 
 
 LOOSE = {
-    ("two", "squared_hinge"): 1e-3,
-    ("multiclass", "squared_hinge"): 1e-5,
-    ("multilabel", "squared_hinge"): 1e-5,
+    ("two", "squared_hinge"): 1e-2,
+    ("multiclass", "squared_hinge"): 1e-2,
+    ("multilabel", "squared_hinge"): 1e-2,
     ("two", "log_loss"): 1e-3,
     ("multiclass", "log_loss"): 1e-5,
     ("two", "hinge"): 1e-3,
 }
 """Kind and loss → a tolerance at which some labels are certain and others are not."""
+
+SOME_ROWS = {"squared_hinge": {"active_set": 20_000}}
+"""All rows in memory are solved beyond any tolerance."""
 
 
 def _fit_of(place: Path, kind: str, tol: float, **more: Any) -> LinearModel:
@@ -385,7 +388,8 @@ def _fit_of(place: Path, kind: str, tol: float, **more: Any) -> LinearModel:
 def test_the_optimum_gives_certain_rows_their_label_and_all_values_within_bounds(place, kind, loss):
     shard, proba = place / f"{kind}.svm", loss == "log_loss"
     best_gap = 1e-11 if loss == "squared_hinge" else 1e-9
-    loose, optimum = (_fit_of(place, kind, tol, loss=loss) for tol in (LOOSE[kind, loss], best_gap))
+    loose = _fit_of(place, kind, LOOSE[kind, loss], loss=loss, **SOME_ROWS.get(loss, {}))
+    optimum = _fit_of(place, kind, best_gap, loss=loss)
     [found] = streamtron.predict(loose, shard, certain=True, proba=proba)
     [best] = streamtron.predict(optimum, shard, proba=proba)
     same = np.array([a == b for a, b in zip(found.labels, best.labels, strict=True)])
@@ -465,7 +469,7 @@ def test_nothing_is_certain_where_nothing_is_proven():
 
 
 def test_predict_writes_what_is_certain_and_counts_it(run, place):
-    _fit_of(place, "two", 1e-5, model=place / "loose")
+    _fit_of(place, "two", 1e-2, model=place / "loose", active_set=20_000)
     for output in ("out.txt", "out.parquet"):
         done = succeeded(run("predict", "loose", "two.svm", "--certain", "-o", output))
     lines = [line.split("\t") for line in (place / "out.txt").read_text().splitlines()]

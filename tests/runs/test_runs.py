@@ -189,6 +189,19 @@ def test_a_run_taken_up_where_nothing_is_left_can_be_taken_further_as_if_it_had_
     assert gap(further[0].report) <= 1e-7 < gap(firsts[0].report)
 
 
+def test_a_run_of_stages_that_has_ended_goes_on_with_its_counts(place):
+    """It ends about where one ends that was to go so far from the start."""
+    firsts = Settings(C=0.5, stage="1,0.1", tol=0.3)
+    finer, machine = firsts.but(tol=0.01), Machine()
+    assert fit(place / "two", firsts, model=place / "m", machine=machine).exit_code == 0
+    again = fit(place / "two", finer, model=place / "m", machine=machine, resume=True)
+    at_once = fit(place / "two", finer, machine=machine)
+    assert again.stop_reason == at_once.stop_reason == "certified"
+    assert gap(again.report) == pytest.approx(gap(at_once.report), rel=0.05)
+    proof = streamtron.certify(place / "m").certificate
+    assert proof.relative_duality_gap == pytest.approx(gap(again.report))
+
+
 def test_a_state_with_a_flipped_bit_or_that_is_none_is_refused_and_stays(stopped):
     path = state_file(stopped / "model.run")
     sound = path.read_bytes()

@@ -1,5 +1,5 @@
 """One reading at frozen weights: the same sums here and on workers, a shard each; and the witness,
-whose counts find their rows again by what the shards hold, or are refused."""
+whose dual variables find their rows again by what the shards hold, or are refused."""
 
 import itertools
 import os
@@ -31,7 +31,7 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof
 from streamtron.runs.report import Outcome
 from streamtron.runs.scan import scan_shard, scan_tasks
-from streamtron.solver.duals import Counts
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.models import refused
@@ -71,11 +71,11 @@ def whole(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[O
 
 
 def witnessed(outcome: Outcome, shards: Path) -> Path:
-    """The counts of the model as a witness of its rows in other shards."""
+    """The α of the model as a witness of its rows in other shards."""
     with open_shards([str(shards)], ReaderConfig()) as source:
         for _ in source.chunks():
             pass
-        witness_file.save(shards.parent / f"{shards.name}.witness", outcome.counts, source.manifest)
+        witness_file.save(shards.parent / f"{shards.name}.witness", outcome.alphas, source.manifest)
     return shards.parent / f"{shards.name}.witness"
 
 
@@ -150,27 +150,24 @@ SMALL, TOO_SMALL = {"active_set": 200_000}, {"active_set": 60_000}
 
 
 class Case(NamedTuple):
-    """What is certified, and how many of its readings workers make: shards, a fit of them with
-    these settings or LIBLINEAR's model, times a factor, the problem, and the most readings."""
+    """What is certified: shards, a fit of them with these settings or LIBLINEAR's model, the
+    problem, and the most readings."""
 
     name: str
     ours: dict[str, Any] | None
     problem: dict[str, Any]
     readings: int
-    scans: int
-    factor: float = 1.0
 
 
 CASES = {
-    "ours of many classes": Case("many", {"multiclass": True}, SMALL, 3, 1),
-    "ours in Parquet": Case("two.parquet", {}, SMALL, 2, 1),
-    "LIBLINEAR's": Case("two", None, {"C": 1.0, **SMALL}, 3, 1),
-    "of another size": Case("two", None, {"C": 1.0, **SMALL}, 2, 2, 1e4),
-    "no upper bound looked for": Case("two", None, {"C": 1.0, **SMALL}, 0, 1),
-    "classes balanced": Case("two", None, {"C": 1.0, "class_weight": "balanced", **SMALL}, 2, 1),
-    "rows with weights": Case("weighted", {"weights_in_label": True}, SMALL, 2, 1),
-    "too many rows for memory": Case("two", None, {"C": 1.0, **TOO_SMALL}, 5, 1),
-    "too many rows of some classes": Case("many", None, {"C": 1.0, **TOO_SMALL}, 4, 1),
+    "ours of many classes": Case("many", {"multiclass": True}, SMALL, 3),
+    "ours in Parquet": Case("two.parquet", {}, SMALL, 2),
+    "LIBLINEAR's": Case("two", None, {"C": 1.0, **SMALL}, 3),
+    "no upper bound looked for": Case("two", None, {"C": 1.0, **SMALL}, 0),
+    "classes balanced": Case("two", None, {"C": 1.0, "class_weight": "balanced", **SMALL}, 2),
+    "rows with weights": Case("weighted", {"weights_in_label": True}, SMALL, 2),
+    "too many rows for memory": Case("two", None, {"C": 1.0, **TOO_SMALL}, 5),
+    "too many rows of some classes": Case("many", None, {"C": 1.0, **TOO_SMALL}, 4),
 }
 SLOW = ("no upper bound looked for", "rows with weights", "too many rows for memory")
 
@@ -198,11 +195,10 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def model_of(corpora: Path, case: str) -> LinearModel:
-    name, ours, *_, factor = CASES[case]
+    name, ours, *_ = CASES[case]
     if ours is not None:
         return fit(corpora / name, tol=0.1, **ours)
-    model = load_any(corpora / f"{name}.liblinear")
-    return model.but(weights=factor * model.weights, bias=factor * model.bias)
+    return load_any(corpora / f"{name}.liblinear")
 
 
 def proven(
@@ -241,7 +237,7 @@ class Noted:
 def test_without_a_witness_workers_prove_what_one_process_does_scan_by_scan(workers, corpora, case):
     executor = Noted(workers)
     assert proven(corpora, case, executor) == proven(corpora, case)
-    assert executor.asked == ["scan_shard"] * CASES[case].scans
+    assert executor.asked == ["scan_shard"]
 
 
 def test_rows_for_which_there_is_no_room_do_not_travel(corpora):
@@ -288,30 +284,30 @@ def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_pa
     assert mark.exists()
 
 
-LARGEST = 2**31 - 1
-COUNTS = {"a": [0, 3, 0, 0, 1], "b": [], "c": [0, 0], "d": [LARGEST, 1, 0]}
-"""The counts of four shards by fingerprint."""
+LARGEST = float(np.finfo(np.float32).max)
+ALPHAS = {"a": [0.0, 0.5, 0.0, 0.0, 1.0], "b": [], "c": [0.0, 0.0], "d": [LARGEST, 1e-40, 0.0]}
+"""The dual variables of four shards by fingerprint."""
 
 
-def saved(path, *shards: tuple[str, list[int]], twice: bool = False, suffix: str = "svm"):
-    """A witness of shards, each (fingerprint, its counts); or of two learners, of which the second
-    has half of the counts of the first."""
+def saved(path, *shards: tuple[str, list[float]], twice: bool = False, suffix: str = "svm"):
+    """A witness of shards, each (fingerprint, its α); or of two learners, of which the second has
+    the α of the first with the other sign."""
     records, first = [], 0
     for fingerprint, own in shards:
         names = {"name": f"{fingerprint}.{suffix}", "fingerprint": fingerprint}
         records.append(SimpleNamespace(**names, first_row=first, rows=len(own)))
         first += len(own)
-    counts = [c for _, own in shards for c in own]
-    learners = [plain(counts), plain([c // 2 for c in counts])][: 1 + twice]
+    alphas = [alpha for _, own in shards for alpha in own]
+    learners = [plain(alphas), plain([-alpha for alpha in alphas])][: 1 + twice]
     witness_file.save(path, learners, SimpleNamespace(shards=records))
     return path
 
 
-def plain(values: list[int]) -> Counts:
-    """Counts of rows 0, 1, …"""
-    counts = Counts()
-    counts.put(np.arange(len(values)), np.array(values, dtype=np.int32))
-    return counts
+def plain(values: list[float]) -> Alphas:
+    """α of rows 0, 1, …"""
+    alphas = Alphas()
+    alphas.put(np.arange(len(values)), np.array(values, dtype=np.float32))
+    return alphas
 
 
 def load(path, shards: list[tuple[str, str]]) -> witness_file.Witness:
@@ -319,15 +315,15 @@ def load(path, shards: list[tuple[str, str]]) -> witness_file.Witness:
     return witness_file.load(path).ordered_as(shards)
 
 
-def listed(found: witness_file.Witness) -> list[int]:
-    """The counts of the only learner."""
-    [counts] = found.counts
-    return counts.dense(sum(found.shard_rows)).tolist()
+def listed(found: witness_file.Witness) -> list[float]:
+    """The α of the only learner."""
+    [alphas] = found.alphas
+    return alphas.dense(sum(found.shard_rows)).tolist()
 
 
 @pytest.fixture
 def path(tmp_path):
-    return saved(tmp_path / "w", *COUNTS.items())
+    return saved(tmp_path / "w", *ALPHAS.items())
 
 
 def named(fingerprints: Iterable[str]) -> list[tuple[str, str]]:
@@ -336,21 +332,25 @@ def named(fingerprints: Iterable[str]) -> list[tuple[str, str]]:
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, LARGEST), max_size=9), max_size=5), st.randoms())
-def test_any_counts_of_any_shards_come_back_in_any_order(tmp_path_factory, shards, rng):
+@given(
+    st.lists(st.lists(st.floats(-LARGEST, LARGEST, width=32), max_size=9), max_size=5), st.randoms()
+)
+def test_any_dual_variables_of_any_shards_come_back_in_any_order(tmp_path_factory, shards, rng):
     numbered = {str(n): own for n, own in enumerate(shards)}
     path = saved(tmp_path_factory.mktemp("witness") / "w", *numbered.items(), twice=True)
     order = rng.sample(list(numbered), len(numbered))
     found = load(path, named(order))
-    wanted = [count for number in order for count in numbered[number]]
+    expected = [alpha for number in order for alpha in numbered[number]]
     assert found.shard_rows == tuple(len(numbered[number]) for number in order)
-    one, other = (own.dense(sum(found.shard_rows)).tolist() for own in found.counts)
-    assert (one, other) == (wanted, [count // 2 for count in wanted])
+    one, other = (own.dense(sum(found.shard_rows)).tolist() for own in found.alphas)
+    assert (one, other) == (expected, [-alpha for alpha in expected])
     names = saved(path.parent / "names", *numbered.items(), twice=True, suffix="other")
     assert names.read_bytes() == path.read_bytes()
 
 
-def test_shards_of_one_fingerprint_get_their_counts_in_order_and_none_may_be_missing(tmp_path):
+def test_shards_of_one_fingerprint_get_their_dual_variables_in_order_and_none_may_be_missing(
+    tmp_path,
+):
     path = saved(tmp_path / "w", ("a", [1, 0]), ("b", [9]), ("a", [0, 2]))
     assert listed(load(path, named("aba"))) == [1, 0, 9, 0, 2]
     assert listed(load(path, named("baa"))) == [9, 1, 0, 0, 2]
@@ -367,7 +367,7 @@ def test_a_support_row_costs_eight_bytes_and_another_row_none(tmp_path):
     assert grown == pytest.approx(8 * 1_000, abs=16)  # numbers in the header are longer
 
 
-def test_a_scan_with_a_witness_holds_the_counts_of_one_shard_at_a_time(tmp_path):
+def test_a_scan_with_a_witness_holds_the_dual_variables_of_one_shard_at_a_time(tmp_path):
     rows = 2_000_000
     saved(tmp_path / "w", *((f"{k}", [k + 1] * (rows // 40)) for k in range(40)))
     assert os.path.getsize(tmp_path / "w") > 8 * rows
@@ -376,8 +376,8 @@ def test_a_scan_with_a_witness_holds_the_counts_of_one_shard_at_a_time(tmp_path)
     try:
         known = load(tmp_path / "w", named(map(str, reversed(range(40)))))
         data.manifest = SimpleNamespace(shards=known.shards)
-        for task in scan_tasks(data, known.counts):
-            seen += len(task.counts[0].numbers)
+        for task in scan_tasks(data, known.alphas):
+            seen += len(task.alphas[0].numbers)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -393,7 +393,7 @@ def test_a_witness_that_changes_while_it_is_read_is_refused(tmp_path):
         known = witness_file.load(saved(tmp_path / "w", ("a", [1] * 100)))
         spoil()
         with pytest.raises(FileDamaged, match="w: changed while it was read"):
-            known.counts[0].entries()
+            known.alphas[0].entries()
 
 
 def test_a_shard_that_the_witness_does_not_know_or_not_so_often_is_refused_by_name(path):
@@ -402,10 +402,10 @@ def test_a_shard_that_the_witness_does_not_know_or_not_so_often_is_refused_by_na
         assert f"new.svm: its content is not among the 4 shards of the witness {path}" in message
 
 
-@pytest.mark.parametrize("content", [{}, {"format_version": 1}, {"witness_version": 1}])
+@pytest.mark.parametrize("content", [{}, {"format_version": 1}, {"witness_version": 2}])
 def test_a_sealed_file_of_another_kind_or_version_is_refused(tmp_path, content):
     write_sealed(tmp_path / "w", content, {"weights": np.ones(2)})
-    assert "w: not a witness of version 2" in refused(lambda: load(tmp_path / "w", []))
+    assert "w: not a witness of version 3" in refused(lambda: load(tmp_path / "w", []))
 
 
 SHARDS = [
@@ -419,21 +419,21 @@ SHARDS = [
     [{"fingerprint": "a", "rows": 4}],
     *([{"fingerprint": "a", "rows": rows}] for rows in (2**60, 2**63, 2**80)),
 ]
-"""Tables of shards that fit no counts."""
+"""Tables of shards that fit no dual variables."""
 
 TENSORS = [
-    *(("counts", [3, count, 1, 1], np.int32) for count in (-(2**31), 0)),
-    ("counts", [3.0, 1.0, 1.0, 1.0], np.float64),
-    ("counts", [3], np.int32),
-    ("counts", [[3, 1, 1, 1]], np.int32),
+    *(("alphas", [3, alpha, 1, 1], np.float32) for alpha in (np.nan, np.inf, 0.0)),
+    ("alphas", [3.0, 1.0, 1.0, 1.0], np.float64),
+    ("alphas", [3], np.float32),
+    ("alphas", [[3, 1, 1, 1]], np.float32),
     *(("gaps", gaps, np.uint32) for gaps in ([1, 3, 3, 3], [1, 3, 3, 2**32 - 1], [1, 3, 0, 1])),
     ("gaps", [1, 3, 3, -1], np.int32),
 ]
-"""Counts, or the gaps between their rows, that prove nothing."""
+"""Dual variables, or the gaps between their rows, that prove nothing."""
 
 
 @pytest.mark.parametrize("change", [*SHARDS, *TENSORS], ids=repr)
-def test_a_sealed_file_whose_shards_or_counts_prove_nothing_is_refused(path, change):
+def test_a_sealed_file_whose_shards_or_dual_variables_prove_nothing_is_refused(path, change):
     content, tensors = read_sealed(path)
     if isinstance(change, tuple):
         name, values, kind = change
@@ -446,18 +446,18 @@ def test_a_sealed_file_whose_shards_or_counts_prove_nothing_is_refused(path, cha
 
 
 @pytest.mark.parametrize(
-    ("at", "gap", "count"), [(0, 5, 0), (3, 5, -1), (2**18, 0, 1), (4, 0, 1), (9, 2**31, 1)]
+    ("at", "gap", "alpha"), [(0, 5, 0), (3, 5, np.nan), (2**18, 0, 1), (4, 0, 1), (9, 2**31, 1)]
 )
-def test_counts_that_no_run_writes_are_refused_wherever_they_stand(tmp_path, at, gap, count):
+def test_dual_variables_that_no_run_writes_are_refused_wherever_they_are(tmp_path, at, gap, alpha):
     rows = 2**18 + 10
     saved(tmp_path / "w", ("a", [1] * rows))
     content, tensors = read_sealed(tmp_path / "w")
-    gaps, counts = tensors["000000.gaps"].copy(), tensors["000000.counts"].copy()
-    gaps[at], counts[at] = gap, count
-    write_sealed(tmp_path / "w", content, {"000000.gaps": gaps, "000000.counts": counts})
+    gaps, alphas = tensors["000000.gaps"].copy(), tensors["000000.alphas"].copy()
+    gaps[at], alphas[at] = gap, alpha
+    write_sealed(tmp_path / "w", content, {"000000.gaps": gaps, "000000.alphas": alphas})
     with pytest.raises(FileDamaged, match="w: sealed, but what it holds is no witness"):
         witness_file.load(tmp_path / "w")
-    shorter = {"000000.gaps": gaps[:-1], "000000.counts": np.ones(rows, np.int32)}
+    shorter = {"000000.gaps": gaps[:-1], "000000.alphas": np.ones(rows, np.float32)}
     write_sealed(tmp_path / "w", content, shorter)
-    with pytest.raises(FileDamaged, match="another number of counts"):
+    with pytest.raises(FileDamaged, match="another number of dual variables"):
         witness_file.load(tmp_path / "w")

@@ -1,4 +1,4 @@
-"""Spoilt weights of a run are made afresh from its counts."""
+"""Spoilt weights of a run are made afresh from its dual variables."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,13 +57,13 @@ def spoil_bias(scalars: NDArray[np.float64]) -> None:
 
 
 def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
-    """Σ c_k l_k x_k from the rows, summed by another kernel, in another order of sums; of the
+    """Σ α_k l_k x_k from the rows, summed by another kernel, in another order of sums; of the
     columns that occur, which are few and keep their order."""
     total, occurs = np.zeros(4098), np.zeros(4097, bool)
     with open_shards(list(map(str, shards)), most_labels=None) as source:
         for chunk in source.chunks():
             targets = learner.targets(chunk)
-            factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
+            factors = learner.alphas.take(targets.numbers) * targets.signs.astype(float)
             kernels.combine(chunk.rows, factors, learner.settings.rho, total)
             occurs[chunk.rows.indices] = True
     return total[:-1][occurs]
@@ -84,7 +84,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return "".join(path.read_text() for path in sorted(directory.iterdir())).splitlines(True)
 
 
-def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(lines, tmp_path):
+def test_the_distance_is_of_the_weights_from_those_that_the_dual_variables_make(lines, tmp_path):
     model, run = run_in(tmp_path, lines, C=2.0)
     loaded = streamtron.load(model)
     proof = certify(loaded, tmp_path / "rows.svm", witness=witness_of(run))
@@ -94,11 +94,10 @@ def test_the_distance_is_of_the_weights_from_the_counts_at_their_own_best_scale(
         saved = opened.state()
     w = np.zeros(loaded.columns)
     w[saved.numbers - loaded.reading["index_base"]] = -dense(dual.w)  # the first row is −1
-    best = dual.steps / dual.sq_norm * w
-    by_hand = np.linalg.norm(loaded.weights - best) / np.linalg.norm(best)
+    by_hand = np.linalg.norm(loaded.weights - w) / np.linalg.norm(w)
     assert proof.distance == pytest.approx(by_hand, rel=1e-4)
     # both are within √(2 (P − D)) of the optimum, in a space of which the weights are a part
-    assert proof.distance <= 2.0 * proof.decision_radius / np.linalg.norm(best)
+    assert proof.distance <= 2.0 * proof.decision_radius / np.linalg.norm(w)
     exact = streamtron.run(
         tmp_path / "rows.svm", Settings(C=2.0, tol=1e-11), witness=tmp_path / "w", machine=Machine()
     )
@@ -154,7 +153,7 @@ def test_what_goes_on_with_spoilt_weights_makes_new_ones(spoilt, repair, corpus,
     assert proof.certificate.relative_duality_gap <= tol
     assert holds_optimum(outcome.report, shards)
     assert holds_optimum({**outcome.report, **proof.to_dict()}, shards)
-    words = "memory or disk has changed them. They are made afresh from the counts."
+    words = "memory or disk has changed them. They are made afresh from these."
     assert caplog.text.count(words) == 1
 
 

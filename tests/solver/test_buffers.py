@@ -20,13 +20,13 @@ class Buffer:
     """A buffer of which each pass over the rows gains so much dual for a nonzero."""
 
     def __init__(self, gains: list[float]) -> None:
-        self.gains, self.objective_at_b = gains, 0.0
+        self.gains, self.objective = gains, 0.0
         rows = SimpleNamespace(indptr=np.array([0, NONZEROS]))
         self.active = SimpleNamespace(nonzeros=NONZEROS, rows=rows)
-        self.running, self.counts = SimpleNamespace(w=np.ones(3)), np.ones(1, np.int32)
+        self.running, self.alphas = SimpleNamespace(w=np.ones(3)), np.ones(1, np.float32)
 
     def mini_epoch(self) -> None:
-        self.objective_at_b += NONZEROS * self.gains.pop(0)
+        self.objective += NONZEROS * self.gains.pop(0)
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ def test_a_tenth_of_the_rows_in_memory_certifies_few_columns_in_few_readings(C, 
     assert primal <= learner.certificate.primal * (1 + 1e-9)
 
 
-def test_fine_tolerances_are_certified_for_the_resolution_is_chosen_for_them():
-    source = correlated(3000, unit=True)  # R² is 2, and b small
+def test_fine_tolerances_are_certified():
+    source = correlated(3000, unit=True)
     learner = trained(
         source, Settings(C=5.0, tol=1e-10, active_set=source.nbytes // 10, max_epochs=8)
     )

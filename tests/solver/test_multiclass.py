@@ -5,7 +5,7 @@ import random
 import re
 from pathlib import Path
 
-from streamtron.core.text import MANY
+from streamtron.core.text import MANY, up
 from tests.helpers.processes import here, succeeded
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
@@ -63,4 +63,4 @@ def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_s
     assert len(listed) == MANY
     unlisted = [gap for name, gap in gaps.items() if name not in listed]
     assert max(unlisted) <= min(gaps[name] for name in listed)
-    assert f"\n… and 30 more, 30 certified, gaps up to {max(unlisted):.3g}\n" in said
+    assert f"\n… and 30 more, 30 certified, gaps up to {up(max(unlisted), 3)}\n" in said

@@ -17,7 +17,6 @@ from streamtron.solver import hessian, joint, newton, passes
 from streamtron.solver.held_loss import HeldLoss
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import count_calls, held_loss, minimise
-from tests.helpers.oracle import best_scale, primal_value
 from tests.helpers.sources import csr, dense, random_rows
 
 COLUMNS = 6
@@ -190,22 +189,6 @@ def test_no_step_ever_raises_the_objective(chosen, begin, monkeypatch):
         assert after <= before * (1 + 1e-14)
     assert values[-1] < values[0]
     assert all(map(np.array_equal, given, (start, chosen.center))), "neither is changed"
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
-def test_the_best_scale_is_that_of_the_sorted_breakpoints(seed, size):
-    chosen = problem(seed, C=3.0, uneven=True)
-    v = size * (chosen.solved(0.1)[0] + 0.3 * np.random.default_rng(seed).normal(size=COLUMNS + 1))
-    margins = chosen.patterns @ v
-    theta = newton.best_scale(chosen.loss, v, margins)
-    delta2 = [0.5 / C for C in chosen.cost if C > 0.0]
-    square, kept = float(v @ v), margins[chosen.cost > 0.0].tolist()
-    exact = best_scale(square, kept, delta2)
-    assert theta == pytest.approx(exact, rel=1e-7)
-    least = primal_value(exact, square, kept, delta2)
-    assert least <= primal_value(theta, square, kept, delta2) * (1 + 1e-14) <= least * (1 + 1e-12)
-    assert newton.best_scale(chosen.loss, v, -np.abs(margins)) == 1.0, "no scale makes it right"
 
 
 def plain_product(case: Case, k: int, v: list[float]) -> float:

@@ -20,7 +20,7 @@ def test_a_vector_is_the_same_by_its_nonzeros_and_of_many_stays_whole():
 
 def test_the_weights_that_are_not_0_are_those_of_the_columns_asked_for():
     learner = learner_of(rows_in_memory(np.eye(5), [1, 1, 1, 2, 2]), Settings())
-    learner.best.scale, learner.best.w = 0.5, np.array([4.0, 0.0, 2.0, 0.0, 8.0])
+    learner.best.w = np.array([2.0, 0.0, 1.0, 0.0, 4.0])
     columns, values = learner.best.nonzero(1, 3)
     assert (columns.tolist(), values.tolist()) == ([1], [1.0])
     columns, values = learner.best.nonzero(0, 9)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from streamtron.core import kernels
 from streamtron.core.config import Settings
 from streamtron.core.executor import LocalParts, Scans
+from streamtron.solver.alphas import SavedAlphas
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.duals import SavedCounts
 from streamtron.solver.learner import Learner
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
@@ -70,7 +72,7 @@ def fitted(
 
 
 def bits_of(learner: Learner) -> tuple[Any, ...]:
-    weights = learner.running.w.tobytes(), learner.best.weights.tobytes()
+    weights = learner.running.w.tobytes(), learner.best.w.tobytes()
     return *weights, learner.certificate, learner.progress.readings
 
 
@@ -103,8 +105,8 @@ def test_parts_certify_the_optimum_that_one_process_certifies(shape, changes, re
     assert theirs.dual <= ours.primal * (1 + 1e-9)
     assert ours.rows_scanned == 600
     files = sorted(tmp_path.glob(f"*.scan-{learner.progress.reading:04d}"))
-    counts = SavedCounts([*map(str, files)])
-    assert counts.total() == learner.running.steps
+    saved, v = SavedAlphas([*map(str, files)]).dense(600), learner.frozen.scan_sums
+    assert np.abs(saved).sum(dtype=np.float64) == pytest.approx(v.sums[kernels.SIZES])
 
 
 @cases

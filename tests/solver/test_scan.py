@@ -1,4 +1,4 @@
-"""What a block of rows says of weights at rest: its sums, counts from slacks, rows that matter."""
+"""What a block of rows says of weights at rest: its sums, α from slacks, rows that matter."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import astuple, dataclass
@@ -12,11 +12,11 @@ from streamtron.core.rows import BLOCK_ROWS, NONZERO_BYTES, ROW_BYTES, Chunk
 from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
 from streamtron.solver import passes
-from streamtron.solver.duals import Counts
-from streamtron.solver.scan import BlockScan, Frozen, ScanRequest, counts_of_slacks, scan_blocks
+from streamtron.solver.alphas import Alphas
+from streamtron.solver.scan import BlockScan, Frozen, ScanRequest, scan_blocks
 from streamtron.solver.targets import TargetRule, Targets
 from tests.helpers.learners import plain_rows
-from tests.helpers.oracle import LARGEST_COUNT, Oracle, Row
+from tests.helpers.oracle import Oracle, Row
 from tests.helpers.sources import csr, random_rows
 
 COLUMNS = 6
@@ -48,7 +48,7 @@ def view(seed: int = 0, **changes: object) -> ScanRequest:
     """Weights that leave most rows a slack, and not all."""
     w = np.random.default_rng(seed).normal(size=COLUMNS)
     rule = TargetRule(DELTA2, [1.0, -1.0], None, 1.0)
-    return ScanRequest(rule, w, 0.1, RHO, 0.8)._replace(**changes)
+    return ScanRequest(rule, w, 0.1, RHO)._replace(**changes)
 
 
 def scanned(
@@ -57,7 +57,7 @@ def scanned(
     borders: Sequence[int],
     rooms: Sequence[int] | None = None,
 ) -> list[BlockScan]:
-    return list(scan_blocks(data.chunks(borders), views, [Counts() for _ in views], rooms))
+    return list(scan_blocks(data.chunks(borders), views, [Alphas() for _ in views], rooms))
 
 
 def plain(value: object) -> object:
@@ -77,17 +77,18 @@ def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, m
     rows[0] = rows[7] = []
     rows[1::2] = [row[::-1] for row in rows[1::2]]  # columns of a row may fall
     draw = np.random.default_rng(4).integers
-    signs, counts = draw(-1, 2, 300).astype(np.int8), draw(-(2**30), 2**30, 300).astype(np.int32)
+    signs, alphas = draw(-1, 2, 300).astype(np.int8), draw(0, 2**24, 300).astype(np.float32)
+    alphas = alphas - np.float32(2**23) if loss.numbers else alphas
     t = np.zeros(300 if loss.numbers else 0)
     targets = Targets(np.arange(300), signs, np.ones(300), np.ones(300), t)
-    counting = np.where((signs != 0) & ((counts > 0) | loss.numbers), counts, 0)
+    counting = np.where(signs != 0, alphas, np.float32(0.0))
     told, added = [], set()
-    for threads, given in (1, counting), *((number, counts) for number in (1, 2, 3, 4, 6)):
-        scan = Frozen(np.linspace(-1, 1, COLUMNS), 0.1, 1.0, 0.0, loss, 2.0**20)
+    for threads, given in (1, counting), *((number, alphas) for number in (1, 2, 3, 4, 6)):
+        scan = Frozen(np.linspace(-1, 1, COLUMNS), 0.1, loss)
         with open_threads(threads):
             marks = scan.scan(csr(rows), targets, given, RHO)
         sums = scan.scan_sums
-        told.append([array.tobytes() for array in (marks, sums.bins, sums.sums, sums.totals)])
+        told.append([array.tobytes() for array in (marks, sums.sums, sums.totals)])
         added.add((sums.fresh.tobytes(), sums.low.tobytes()))
     assert told[1:] == [told[1]] * 5
     assert len(added) == 1
@@ -95,19 +96,12 @@ def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, m
 
 @pytest.mark.parametrize("borders", CUTS)
 def test_a_block_says_the_same_to_the_bit_whatever_was_scanned_before_it(data, borders):
-    views = [view(0, b=9.0, from_slacks=True), view(1, threshold=0.2, ratio=0.5)]
+    views = [view(0, from_slacks=True), view(1, threshold=0.2, ratio=0.5)]
     rooms = [10**9, 10**9]
     together = scanned(data, views, borders, rooms)
     apart = [scanned(data, views, list(ends), rooms) for ends in pairwise(borders)]
     assert [block.rows for block in together] == np.diff(borders).tolist()
     assert plain(tuple(together)) == plain(tuple(block for [block] in apart))
-
-
-def test_a_count_at_a_price_next_to_nothing_is_cut_where_int32_ends():
-    signs, price = np.array([1, 0], np.int8), np.full(2, 5e-324)
-    targets = Targets(np.arange(2), signs, price, np.zeros(2))
-    counts = counts_of_slacks(SQUARED_HINGE, np.zeros(2), targets, 500.0)
-    assert (counts.tolist(), counts.dtype) == ([LARGEST_COUNT, 0], np.int32)
 
 
 @pytest.mark.parametrize("room", [0, 23, 1000, 100_000, 10**9])

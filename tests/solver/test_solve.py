@@ -1,4 +1,4 @@
-"""The rows in memory, solved: what is returned follows from the counts, what is claimed is true."""
+"""The rows in memory, solved: what is returned follows from α, what is claimed is true."""
 
 import itertools
 import math
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
+from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
@@ -21,7 +22,7 @@ from streamtron.solver.progress import KEPT_BY_NEWTON, Average
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
-from streamtron.solver.weights import Rule, WeightState
+from streamtron.solver.weights import WeightState
 from tests.helpers.learners import drawn_data
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.sources import ListData, csr, dense, random_rows, read_libsvm, trained
@@ -35,38 +36,33 @@ Vector = NDArray[np.float64]
 
 @dataclass
 class Scene:
-    """Rows of which the first ``held`` are in memory; all may have counts."""
+    """Rows of which the first ``held`` are in memory; all may have an α."""
 
     patterns: Vector
     delta2: Vector
-    counts: NDArray[np.int32]
+    alphas: NDArray[np.float32]
     held: int
-    b: float
     running: WeightState
     problem: Subproblem
 
     def solve(self, target: float, mini_epochs: int = 50) -> Solution:
         found = ascent.solve(self.problem, target, mini_epochs)
-        self.counts[: self.held] = self.problem.counts
+        self.alphas[: self.held] = self.problem.alphas
         return found
 
-    def a(self) -> Vector:
-        """Σ c_k y_k without the extension, from the counts alone."""
-        return self.patterns.T @ self.counts.astype(np.float64)
+    def v(self) -> Vector:
+        """Σ α_k l_k (x_k, ρ)."""
+        return self.patterns.T @ self.alphas.astype(np.float64)
 
-    def extension(self) -> float:
-        return float((self.delta2 * self.counts.astype(np.float64) ** 2).sum())
-
-    def objective(self, b: float, counts: Vector | None = None) -> float:
-        """D = t/b − ‖a‖²/(2b²), over all rows."""
-        alpha = (self.counts if counts is None else counts) / b
-        u = self.patterns.T @ alpha
-        return float(alpha.sum() - 0.5 * (u @ u + (self.delta2 * alpha**2).sum()))
+    def objective(self) -> float:
+        """D over all rows."""
+        alpha, v = self.alphas.astype(np.float64), self.v()
+        return float(alpha.sum() - 0.5 * (v @ v + self.delta2 @ alpha**2))
 
     def primal(self, v: Vector) -> float:
-        """½‖v − v₀‖² + Σ C max(0, 1 − m)² over the rows held, and the others' own t/b − ‖a‖²/(2b²):
-        no dual that differs in the held rows' counts alone is above it."""
-        alpha = np.where(np.arange(ROWS) < self.held, 0.0, self.counts / self.b)
+        """½‖v − v₀‖² + Σ C max(0, 1 − m)² over the rows held, and the others' own D: no dual that
+        differs in the α of the rows held alone is above it."""
+        alpha = np.where(np.arange(ROWS) < self.held, 0.0, self.alphas.astype(np.float64))
         center = self.patterns.T @ alpha
         slacks = np.maximum(0.0, 1.0 - self.patterns @ v)[: self.held]
         lost = 0.5 * ((v - center) ** 2).sum() + 0.5 / self.delta2[: self.held] @ slacks**2
@@ -78,38 +74,33 @@ def scene(
     held: int = ROWS,
     *,
     C: float = 1.0,
-    b: float | None = None,
-    counts: Sequence[int] | None = None,
+    alphas: Sequence[float] | None = None,
     weighted: bool = False,
 ) -> Scene:
-    """Random rows, some of them in memory; counts that ten readings might have left outside."""
+    """Random rows, some of them in memory; α that ten readings might have left outside."""
     rows, labels = random_rows(seed, ROWS, COLUMNS)
     signs = np.array(labels, dtype=np.int8)
     patterns = signs[:, None] * np.hstack([dense(rows, COLUMNS), np.full((ROWS, 1), RHO)])
     delta2 = np.full(ROWS, 0.5 / C)
     if weighted:
         delta2 /= np.random.default_rng(seed).choice([0.1, 1.0, 5.0], size=ROWS)
-    chosen_b = 500.0 * float((patterns**2).sum(axis=1).max() + delta2.max()) if b is None else b
-    start = np.zeros(ROWS, dtype=np.int32)
-    if counts is not None:
-        start[:] = counts
+    start = np.zeros(ROWS, dtype=np.float32)
+    if alphas is not None:
+        start[:] = alphas
     elif held < ROWS:
         v = np.random.default_rng(seed).normal(size=COLUMNS + 1)
         alpha = np.where(np.arange(ROWS) < held, 0.0, np.maximum(0.0, 1.0 - patterns @ v) / delta2)
         u = patterns.T @ alpha
-        best = alpha.sum() / (u @ u + (delta2 * alpha**2).sum())  # at this scale D > 0
-        start[:] = (best * chosen_b * alpha).astype(np.int32)
-    dual, a = WeightState(COLUMNS), patterns.T @ start.astype(np.float64)
-    extension = float((delta2 * start.astype(np.float64) ** 2).sum())
-    dual.settle(a[:-1].copy(), float(a[-1]), extension, int(start.sum(dtype=np.int64)))
+        start[:] = alpha * alpha.sum() / (u @ u + (delta2 * alpha**2).sum())  # D > 0 there
+    dual, alpha = WeightState(COLUMNS), start.astype(np.float64)
+    v = patterns.T @ alpha
+    dual.settle(v[:-1].copy(), float(v[-1]), float(alpha.sum() - 0.5 * delta2 @ alpha**2))
     active, held_rows, calls = ActiveSet(10**6), csr(rows), itertools.count()
     targets = Targets(np.arange(ROWS), signs, delta2, squares_of(*held_rows))
     active.add(held_rows, np.arange(held), targets.take(slice(held)))
-    rule = Rule(chosen_b, RHO)
-    problem = Subproblem(
-        active, start[:held].copy(), dual, rule, lambda: Turn(0, 0, next(calls)), whole=held == ROWS
-    )
-    return Scene(patterns, delta2, start, held, chosen_b, dual, problem)
+    how = SQUARED_HINGE, RHO, lambda: Turn(0, 0, next(calls))
+    problem = Subproblem(active, start[:held].copy(), dual, *how, whole=held == ROWS)
+    return Scene(patterns, delta2, start, held, dual, problem)
 
 
 @pytest.fixture
@@ -134,28 +125,26 @@ PARTS = [{"held": 60}, {"held": 60, "C": 50.0}, {"held": 15, "weighted": True}]
 
 
 @either
-@pytest.mark.parametrize("options", [*WHOLE, {"b": 20.0}, *PARTS], ids=str)
+@pytest.mark.parametrize("options", [*WHOLE, *PARTS], ids=str)
 @pytest.mark.parametrize("mini_epochs", [1, 6, 50])
 @pytest.mark.parametrize("seed", range(3))
-def test_sums_and_primal_are_those_of_counts_and_the_dual_never_falls(options, mini_epochs, seed):
+def test_sums_and_primal_are_those_of_the_duals_and_the_dual_never_falls(
+    options, mini_epochs, seed
+):
     place = scene(seed, **options)
-    before = place.objective(place.b)
+    before = place.objective()
     found = place.solve(1e-2, mini_epochs)
-    dual, a = place.running, place.a()
-    assert place.counts.min() >= 0
-    assert dual.steps == place.counts.sum(dtype=np.int64)
-    assert dual.augmented(1.0) == pytest.approx(a, rel=1e-11, abs=1e-9 * float(np.abs(a).max()))
-    assert dual.scalars[kernels.EXTENSION] == pytest.approx(place.extension(), rel=1e-11)
-    assert dual.sq_norm == pytest.approx(float(a @ a) + place.extension(), rel=1e-11)
+    dual, v, middle = place.running, place.v(), place.objective()
+    assert place.alphas.min() >= 0.0
+    assert dual.augmented == pytest.approx(v, rel=1e-11, abs=1e-9 * float(np.abs(v).max()))
+    assert dual.sq_norm == pytest.approx(float(v @ v), rel=1e-9)
+    assert dual.objective == pytest.approx(middle, rel=1e-9)
     assert found.mini_epochs <= mini_epochs
-    if place.held == ROWS:
-        assert place.problem.weights == pytest.approx(a / found.b, rel=1e-11, abs=1e-12)
     assert found.primal == pytest.approx(place.primal(found.v), rel=1e-11)
-    middle = place.objective(found.b)
     assert middle >= before - 1e-12 * abs(before)
-    if found.b == place.b:
-        warm = scene(seed, **options, counts=place.counts.tolist())
-        assert warm.objective(warm.solve(1e-5, mini_epochs).b) >= middle * (1 - 1e-9)
+    warm = scene(seed, **options, alphas=place.alphas.tolist())
+    warm.solve(1e-5, mini_epochs)
+    assert warm.objective() >= middle * (1 - 1e-9)
 
 
 @either
@@ -172,35 +161,20 @@ def test_the_gap_returned_is_reached_and_true(C, held, seed, target, monkeypatch
     found = place.solve(target)
     assert found.gap <= target
     rounding = 1e-12 if held == ROWS else 1e-9
-    dual, a = place.objective(found.b), place.a()
-    if held == ROWS:  # at the best scale
-        dual = 0.5 * place.running.steps**2 / (float(a @ a) + place.extension())
-    assert 1 - dual / place.primal(found.v) == pytest.approx(found.gap, rel=1e-6, abs=rounding)
+    assert 1 - place.objective() / place.primal(found.v) == pytest.approx(
+        found.gap, rel=1e-6, abs=rounding
+    )
 
 
 def test_rows_solved_in_part_are_moved_by_the_relaxation_beyond_their_solution(monkeypatch):
     beyond, exact = scene(0, 60), scene(0, 60)
-    before = beyond.counts[:60].astype(np.float64)
+    before = beyond.alphas[:60].astype(np.float64)
     beyond.solve(1e-6)
     monkeypatch.setattr(ascent, "RELAXATION", 1.0)
     exact.solve(1e-6)
-    wanted = before + 1.25 * (exact.counts[:60] - before)
-    assert np.abs(beyond.counts[:60] - np.maximum(wanted, 0.0)).max() <= 0.5
-    assert exact.counts[60:].tolist() == beyond.counts[60:].tolist()
-
-
-@visits
-def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone():
-    place = scene(0, b=20.0)
-    place.solve(1e-9, 5)
-    dual, problem = place.running, place.problem
-    counts, w, steps, b = problem.counts.copy(), dual.w.copy(), dual.steps, problem.rule.b
-    bounds = dual.upper_bound, problem.objective
-    assert problem.refine(10)
-    assert problem.counts.tolist() == (10 * counts).tolist()
-    assert dual.w == pytest.approx(10 * w)
-    assert (problem.rule.b, dual.steps) == (10 * b, 10 * steps)
-    assert (dual.upper_bound, problem.objective) == pytest.approx(bounds, rel=1e-14)
+    expected = np.maximum(before + 1.25 * (exact.alphas[:60] - before), 0.0)
+    assert beyond.alphas[:60] == pytest.approx(expected, rel=1e-6)
+    assert exact.alphas[60:].tolist() == beyond.alphas[60:].tolist()
 
 
 @visits
@@ -208,24 +182,7 @@ def test_a_refinement_multiplies_counts_a_and_b_and_leaves_the_bounds_alone():
 def test_the_last_weights_are_no_better_than_those_returned(seed):
     found = (here := scene(seed, C=0.2)).solve(1e-4)
     assert found.newton == 0
-    assert found.primal <= here.primal(here.a() / found.b) * (1 + 1e-12)
-
-
-def test_a_refinement_without_counts_leaves_nothing_of_a():
-    problem = scene(0, b=1e-3).problem
-    problem.set_counts(np.zeros(ROWS, dtype=np.int32))
-    problem.running.w[:] = 1e-17  # what rounding leaves where counts have come and gone
-    assert problem.refine(10)
-    assert not problem.running.w.any()
-
-
-def test_rows_solved_in_part_keep_their_resolution_for_others_counts_are_not_at_hand():
-    place = scene(0, 60, b=20.0)
-    found = place.solve(1e-9)
-    before = place.problem.counts.tolist()
-    assert not place.problem.refine(10)
-    assert place.problem.counts.tolist() == before
-    assert found.b == place.problem.rule.b == 20.0
+    assert found.primal <= here.primal(here.v()) * (1 + 1e-12)
 
 
 def test_the_average_of_blocks_weighs_later_ones_more():
@@ -273,7 +230,7 @@ def test_a_gap_that_does_not_fall_wants_visits_without_end():
 @visits
 def test_newtons_method_comes_when_one_mini_epoch_is_left_and_the_gap_is_not_met():
     assert scene(0).solve(1e-9, 2).newton == 1
-    assert scene(0).solve(0.5, 2).newton == 0
+    assert scene(0).solve(0.9, 2).newton == 0
 
 
 @visits
@@ -314,7 +271,7 @@ def test_bounds_bracket_the_optimum_whatever_part_of_the_rows_fits_in_memory(par
 
 
 Solved = tuple[dict[int, float], dict[int, float]]
-"""The rows of a block that were solved and those that stayed, with their counts to the byte."""
+"""The rows of a block that were solved and those that stayed, with their α to the byte."""
 
 
 def blocks_of(source: ListData, settings: Settings) -> tuple[Learner, list[Solved]]:
@@ -323,7 +280,7 @@ def blocks_of(source: ListData, settings: Settings) -> tuple[Learner, list[Solve
 
     def weights(learner: Learner) -> dict[int, float]:
         numbers = learner.active.numbers
-        return dict(zip(numbers, learner.counts.take(numbers) / learner.active.sizes, strict=True))
+        return dict(zip(numbers, learner.alphas.take(numbers) / learner.active.sizes, strict=True))
 
     def noted(learner: Learner) -> None:
         solved = weights(learner)
@@ -337,7 +294,7 @@ def blocks_of(source: ListData, settings: Settings) -> tuple[Learner, list[Solve
         return trained(source, settings), solves
 
 
-def test_rows_of_many_counts_to_the_byte_stay_in_a_part_of_the_budget():
+def test_rows_of_large_duals_to_the_byte_stay_in_a_part_of_the_budget():
     """Blocks of a fifth of 600 rows: the heavier ones are drawn more often."""
     source = drawn_data(13, 600, block_rows=128)
     settings = Settings(C=5.0, tol=1e-3, active_set=source.nbytes // 5)
@@ -380,10 +337,10 @@ def test_ccat_in_memory_takes_two_readings_and_few_visits(C, seeds, most, shared
     visited = 0  # at C = 50 one seed needs 12 visits and another 27, sixteen of them 21.7
     visit = kernels.visit
 
-    def counted(rows: Rows, order: NDArray[np.int64], *others: Any) -> None:
+    def counted(rows: Rows, order: NDArray[np.int64], *others: Any) -> int:
         nonlocal visited
         visited += int((rows.indptr[order + 1] - rows.indptr[order]).sum())
-        visit(rows, order, *others)
+        return visit(rows, order, *others)
 
     monkeypatch.setattr(kernels, "visit", counted)
     for seed in range(seeds):

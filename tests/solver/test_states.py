@@ -13,7 +13,7 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import FileDamaged
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.sealed import Streamed
-from streamtron.solver.changes import add_rows, begin_change, take_counts
+from streamtron.solver.changes import add_rows, begin_change, take_alphas
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import renumber
 from streamtron.solver.stopping import reopen
@@ -168,12 +168,12 @@ def test_rows_are_added_in_other_ranks_and_the_first_scan_that_goes_on_may_do(lo
     learner = trained(numbered(np.arange(COLUMNS), slice(0, 360)), settings)
     places = np.random.default_rng(1).permutation(COLUMNS)
     whole, new = numbered(places, slice(0, ROWS)), numbered(places, slice(360, ROWS))
-    weights, alpha = learner.best.weights, learner.counts.dense(360).tolist()
+    weights, alpha = learner.best.w, learner.alphas.dense(360).tolist()
     learner.facts = whole.facts
     renumber(learner, places, COLUMNS)
-    assert learner.best.weights[places].tolist() == weights.tolist()
+    assert learner.best.w[places].tolist() == weights.tolist()
     begin_change(learner, only_more=True)
-    assert learner.counts.dense(360).tolist() == alpha
+    assert learner.alphas.dense(360).tolist() == alpha
     add_rows(new, [learner], settings, 360, lambda _: None)
     if learner.finished is None:
         train(whole, [learner], settings)
@@ -195,10 +195,10 @@ def test_rows_are_taken_away_with_the_columns_that_only_they_had(active_set):
     places[3] = -1
     left = [[(int(places[column]), value) for column, value in row] for row in plain[:300]]
     data = ListData(csr(left), labels[:300], block_rows=32)
-    learner.facts, counts = data.facts, learner.counts
+    learner.facts, alphas = data.facts, learner.alphas
     renumber(learner, places, COLUMNS - 1)
     begin_change(learner, only_more=False)
-    take_counts(learner, ((n[n < 300], c[n < 300]) for n, c in counts.nonzero()))
+    take_alphas(learner, ((n[n < 300], a[n < 300]) for n, a in alphas.nonzero()))
     learner.best.discard()
     train(data, [learner], settings)
     assert learner.finished == "certified"

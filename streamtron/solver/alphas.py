@@ -1,0 +1,267 @@
+"""The dual variables α_k, a float32 a row: in memory, in the files of parts, and divided among
+parts."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core.errors import DataError
+from streamtron.core.files import writing_to
+from streamtron.core.sealed import Streamed, read_sealed, write_sealed
+
+IN_MEMORY = 1 << 24
+"""Rows at most whose α a learner keeps in memory, 67 MB; those of more are in a file, of which the
+system keeps in memory what has room."""
+
+SCRATCH = os.environ.get("TMPDIR") or "/var/tmp"
+"""Where it is: not in /tmp, which many systems keep in memory."""
+
+PIECE = 1 << 18
+"""Rows that are looked through at a time: their numbers take twice as much memory as their α."""
+
+MOST_ROWS = 2**32 - 1
+"""Rows at most: their numbers are kept as differences of 32 bits."""
+
+Ranges = Sequence[tuple[int, int]]
+
+Pieces = Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]
+"""Row numbers that have an α, rising, and these: some at a time."""
+
+
+class Alphas:
+    """α_k of every row, by row number; 0 where none has been set; below 0 only where labels are
+    numbers.
+
+    >>> alphas = Alphas()
+    >>> alphas.put(np.array([7, 9]), np.array([0.5, 2.0], dtype=np.float32))
+    >>> alphas.take(np.array([9, 8, 7])).tolist()
+    [2.0, 0.0, 0.5]
+    """
+
+    def __init__(self, rows: int = 0) -> None:
+        self._values = _zeros(rows)
+
+    def reach(self, rows: int) -> None:
+        """Have room for rows 0 … ``rows`` − 1, which is made where a row is asked for, too."""
+        if rows > len(self._values):
+            values = _zeros(max(rows, min(2 * len(self._values), MOST_ROWS)))
+            values[: len(self._values)] = self._values
+            self._values = values
+
+    def take(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """α of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
+        self.reach(int(numbers.max(initial=-1)) + 1)
+        return self._values[numbers]
+
+    def take_ranges(self, ranges: Ranges) -> NDArray[np.float32]:
+        """α of the rows in half-open ranges, one behind the other."""
+        self.reach(max((last for _, last in ranges), default=0))
+        parts = [self._values[first:last] for first, last in ranges]
+        return np.concatenate([np.zeros(0, np.float32), *parts])
+
+    def put(self, numbers: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+        """Set α of rows, each row named once."""
+        self.reach(int(numbers.max(initial=-1)) + 1)
+        self._values[numbers] = values
+
+    def put_ranges(self, ranges: Ranges, values: NDArray[np.float32]) -> None:
+        """Set α of the rows in half-open ranges that do not overlap, one behind the other."""
+        self.reach(max((last for _, last in ranges), default=0))
+        done = 0
+        for first, last in ranges:
+            self._values[first:last] = values[done : done + last - first]
+            done += last - first
+
+    def clear(self) -> None:
+        """All α are 0."""
+        self._values[:] = 0.0
+
+    def change(self, change: Callable[[NDArray[np.float32]], NDArray[Any]]) -> None:
+        """Have a function change every α, of which it gets some at a time."""
+        for start in range(0, len(self._values), PIECE):
+            piece = self._values[start : start + PIECE]
+            piece[:] = change(piece)
+
+    def nonzero(self) -> Pieces:
+        """Row numbers with α_k ≠ 0, rising, and these α_k: some at a time."""
+        for start in range(0, len(self._values), PIECE):
+            piece = self._values[start : start + PIECE]
+            places = np.flatnonzero(piece)
+            yield start + places, piece[places]
+
+    def streamed(self) -> tuple[Streamed, Streamed]:
+        """Of the rows with α_k ≠ 0, rising: how far each lies behind the one before (the first:
+        behind row 0), uint32, and α_k, float32; as many at a time as ``nonzero`` gives."""
+        length = sum(len(values) for _, values in self.nonzero())
+
+        def gaps() -> Iterator[NDArray[np.uint32]]:
+            last = 0
+            for numbers, _ in self.nonzero():
+                yield np.diff(numbers, prepend=last).astype(np.uint32)
+                last = int(numbers[-1]) if len(numbers) else last
+
+        def values() -> Iterator[NDArray[np.float32]]:
+            return (values for _, values in self.nonzero())
+
+        return (
+            Streamed(np.dtype(np.uint32), length, gaps),
+            Streamed(np.dtype(np.float32), length, values),
+        )
+
+    def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+        """Return ``streamed`` in memory."""
+        gaps, values = self.streamed()
+        return gaps.whole(), values.whole()
+
+    def entries(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """All row numbers with α_k ≠ 0, rising, and these α_k."""
+        none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        numbers, values = zip(none, *self.nonzero(), strict=True)
+        return np.concatenate(numbers), np.concatenate(values)
+
+    @classmethod
+    def of(cls, pieces: Pieces) -> Alphas:
+        """The α of pieces, in memory."""
+        result = cls()
+        for numbers, values in pieces:
+            result.put(numbers, values)
+        return result
+
+    @classmethod
+    def of_gaps(cls, gaps: NDArray[np.uint32], values: NDArray[np.float32]) -> Alphas:
+        """The α that ``gaps`` tells of, checked by ``check_gaps``."""
+        check_gaps(gaps, values)
+        result, last = cls(), 0
+        for start in range(0, len(gaps), PIECE):
+            numbers = last + np.cumsum(gaps[start : start + PIECE], dtype=np.int64)
+            result.put(numbers, values[start : start + PIECE])
+            last = int(numbers[-1])
+        return result
+
+    def dense(self, rows: int) -> NDArray[np.float32]:
+        """α of rows 0 … rows − 1, shape (rows,)."""
+        return self.take_ranges([(0, rows)])
+
+
+def _zeros(rows: int) -> NDArray[np.float32]:
+    """Return zeros, of many rows in a file that has no name and ends with them; a MachineError
+    where the disk is full."""
+    if rows > MOST_ROWS:
+        raise DataError(
+            f"row {rows} of the data: a run has at most {MOST_ROWS:,} rows. Split the data, or "
+            "leave some of the rows out."
+        )
+    if rows <= IN_MEMORY:
+        return np.zeros(rows, dtype=np.float32)
+    with (
+        writing_to(SCRATCH, "Name another place with TMPDIR."),
+        tempfile.TemporaryFile(dir=SCRATCH) as file,
+    ):
+        for start in range(0, rows, PIECE):
+            file.write(bytes(4 * min(PIECE, rows - start)))
+        file.flush()
+        return np.frombuffer(mmap.mmap(file.fileno(), 4 * rows), dtype=np.float32)
+
+
+def check_gaps(gaps: NDArray[np.uint32], values: NDArray[np.float32]) -> None:
+    """Refuse α that are no finite float32 other than 0, one a gap, and a row named twice."""
+    right = gaps.dtype == np.uint32 and values.dtype == np.float32 and gaps.shape == values.shape
+    strange = (values == 0.0) | ~np.isfinite(values) if right else np.ones(1, dtype=bool)
+    if gaps.ndim != 1 or strange.any() or (gaps[1:] == 0).any():
+        raise ValueError("dual variables that are no finite float32 other than 0, one a gap")
+
+
+FORMAT_VERSION = 6
+
+State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+
+
+def saved_at(path: str, number: int | None, scans: int) -> str:
+    """Return the file of a part's state after so many scans; ``number`` : of the class, if there is
+    a learner for each."""
+    return f"{path}{'' if number is None else f'.class-{number:04d}'}.scan-{scans:04d}"
+
+
+def read_state(path: str) -> State:
+    """Read the state of a part, its α checked; FileDamaged, or a DataError for another version."""
+    content, arrays = read_sealed(path, "part of a run")
+    if content.get("part_version") != FORMAT_VERSION:
+        raise DataError(f"{path}: not a part of version {FORMAT_VERSION}. Fit again.")
+    check_gaps(arrays["gaps"], arrays["alphas"])
+    return content, arrays
+
+
+def write_state(path: str, alphas: Alphas, held: NDArray[np.int64], **content: Any) -> None:
+    """Write the state of a part; ``held`` : the rows that it keeps whatever a scan finds."""
+    gaps, values = alphas.streamed()
+    arrays: dict[str, NDArray[Any] | Streamed] = {"gaps": gaps, "alphas": values, "held": held}
+    write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
+
+
+def write_first_state(path: str, alphas: Alphas, rows: int, center: float, rho: float) -> None:
+    """Write the state of a part of so many rows that has dual variables, and has read no row."""
+    write_state(path, alphas, np.zeros(0, np.int64), rows=rows, center=center, rho=rho, shuffles=0)
+
+
+class StreamedAlphas(Alphas, ABC):
+    """α that are in files. ``nonzero`` and ``streamed`` have some of them in memory at a time;
+    anything else reads them all."""
+
+    def __init__(self) -> None:
+        return
+
+    @abstractmethod
+    def nonzero(self) -> Pieces:
+        """See ``Alphas``."""
+
+    @cached_property
+    def _values(self) -> NDArray[np.float32]:  # type: ignore[override]
+        return Alphas.of(self.nonzero())._values
+
+
+class SavedAlphas(StreamedAlphas):
+    """α in the files of parts, in the order of the rows: those of a part at a time."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = list(files)
+
+    def nonzero(self) -> Pieces:
+        """See ``Alphas``."""
+        first = 0
+        for file in self._files:
+            content, arrays = read_state(file)
+            yield first + np.cumsum(arrays["gaps"], dtype=np.int64), arrays["alphas"]
+            first += content["rows"]
+
+
+def split(pieces: Pieces, rows: Sequence[int]) -> Iterator[Alphas]:
+    """Yield the α of so many rows each, one after the other, numbered from 0 in each.
+
+    Examples
+    --------
+    >>> alphas = Alphas()
+    >>> alphas.put(np.array([1, 4, 5]), np.array([3.0, 4.0, 9.0], dtype=np.float32))
+    >>> [own.dense(3).tolist() for own in split(alphas.nonzero(), [2, 3, 3])]
+    [[0.0, 3.0, 0.0], [0.0, 0.0, 4.0], [9.0, 0.0, 0.0]]
+    """
+    numbers, values, first = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), 0
+    for size in rows:
+        alphas = Alphas()
+        while True:
+            stop = int(np.searchsorted(numbers, first + size))
+            alphas.put(numbers[:stop] - first, values[:stop])
+            numbers, values = numbers[stop:], values[stop:]
+            if len(numbers) or (piece := next(pieces, None)) is None:
+                break
+            numbers, values = piece
+        yield alphas
+        first += size
