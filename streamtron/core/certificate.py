@@ -102,7 +102,7 @@ class Certificate:
 
     @property
     def upper_bound(self) -> float | None:
-        """Bound γ_d from above by 1/√(2 D); None without counts, and for other losses."""
+        """Bound γ_d from above by 1/√(2 D); None without dual variables, and for other losses."""
         return (1.0 + FEW) / math.sqrt(2.0 * self.dual) if self.dual and self.has_margins else None
 
     def to_dict(self) -> dict[str, float | int | None]:

@@ -38,7 +38,7 @@ _KINKED = ("hinge", "epsilon_insensitive")
 
 FREE = 4096.0
 """See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
-without that penalty (``ScanSums.dual``)."""
+without that penalty (``certificate._price``)."""
 
 
 @dataclass(frozen=True, slots=True)

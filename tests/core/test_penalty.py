@@ -32,14 +32,14 @@ def scan_column(loss: Loss, seed: int) -> tuple[bool, bool]:
     t = np.round(rng.normal(size=n), 3) if loss.numbers else np.zeros(0)
     signs = np.ones(n, np.int8) if loss.numbers else signs
     costs, given = [1 / (2 * Fraction(p)) for p in price.tolist()], (t if loss.numbers else signs)
-    wanted, steep = list(map(Fraction, given.tolist())), Fraction(loss.steepest)
-    mean = Fraction(0)  # of the slope, Σ C L (wanted − mean) is that of the best bias
+    signed, steep = list(map(Fraction, given.tolist())), Fraction(loss.steepest)
+    mean = Fraction(0)  # of the slope, Σ C L (signed − mean) is that of the best bias
     if rho:
-        pull = sum(map(Fraction.__mul__, costs, wanted))
+        pull = sum(map(Fraction.__mul__, costs, signed))
         mean = pull / (sum(costs) + (0 if free else 1 / (steep * Fraction(rho) ** 2)))
     # the logistic loss at the bias of free ones is C/2 (l − mean), too
     slope = Fraction(1, 2) if loss is LOG_LOSS else steep
-    best = [c * slope * (x - mean) for c, x in zip(costs, wanted, strict=True)]
+    best = [c * slope * (x - mean) for c, x in zip(costs, signed, strict=True)]
     X = rng.normal(size=n) * 10.0 ** rng.uniform(-3, 3) + rng.choice([0.0, 3.0])
     size = abs(float(np.array(best, float) @ X)) or 1.0
     X = (X * (ratio / size * (1.0 + rng.choice([0.0, 1e-7, -1e-7, -1e-3, -0.3])))).astype(
@@ -131,15 +131,15 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
 
 
 @pytest.mark.parametrize(
-    ("names", "wanted"),
+    ("names", "expected"),
     [
         ({"loss": "hinge"}, "smooth"),
         ({"delta": 0.0, "stage": "1"}, "stage with --penalty l1: .*--C above 0"),
         ({"faithful": True}, "-"),
     ],
 )
-def test_a_penalty_that_no_solver_has_is_refused(names, wanted):
-    with pytest.raises(SettingsError, match=wanted):
+def test_a_penalty_that_no_solver_has_is_refused(names, expected):
+    with pytest.raises(SettingsError, match=expected):
         Settings(penalty="l1", **names)
 
 
