@@ -130,7 +130,7 @@ def certificate_of(scan: ScanSums, w: Vector, bias: float) -> Certificate:
     has_margins = squared_hinge and not scan.free and not scan.ratio
     directional = _directional(scan, sq_weights) if has_margins else -math.inf
     primal, rows = _primal(scan, sq_weights, lasso), int(scan.totals[kernels.ROWS])
-    if rows and not scan.sums[kernels.COSTS] and scan.sums[kernels.LEAST] < 1.0:
+    if scan.sums[kernels.COSTS] == math.inf and scan.sums[kernels.LEAST] < 1.0:
         primal = math.inf
     dual, rounding = dual_of(scan, primal, abs(bias) * scan.free)
     return Certificate(directional, primal, dual, rows, rounding, has_margins)

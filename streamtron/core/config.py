@@ -243,9 +243,11 @@ class Settings:
         return {"l2": 0.0, "elasticnet": ratio, "l1": 1.0}[self.penalty]
 
     @property
-    def delta2(self) -> float:
-        """Return Δ² = 1 / (2 C) of a row of weight 1."""
-        return 0.5 / self.C if self.C is not None else (self.delta or 0.0) ** 2
+    def price(self) -> float:
+        """Return C = 1 / (2 Δ²) of a row of weight 1; ∞ where Δ = 0."""
+        if self.C is not None:
+            return self.C
+        return 0.5 / self.delta**2 if self.delta else math.inf
 
     @property
     def active_set_bytes(self) -> int:

@@ -5,7 +5,7 @@ variables α float32. The caller allocates; permutations come in as arrays; noth
 (a Chunk is checked by its reader). Loops over nonzeros count in ``uintp``: without negative-wrap
 tests they are 1.8 times faster. Never ``fastmath``: a kernel equals its oracle bit for bit.
 
-A row k has the label l_k, the features x_k, the price C_k = 1/(2 Δ_k²) and the dual variable α_k;
+A row k has the label l_k, the features x_k, C_k = 1/(2 Δ_k²) and the dual variable α_k;
 v = Σ α_k l_k (x_k, ρ). The weights are ``w`` (columns) and ``scalars[BIAS]`` (the weight at ρ).
 """
 
@@ -181,12 +181,12 @@ def _fetch(typing_context, array, place):
 
 
 @inlined
-def _fetch_ahead(rows, order, n, squares, delta2, alphas, w):
+def _fetch_ahead(rows, order, n, squares, costs, alphas, w):
     """Prefetch the row visited ``AHEAD`` visits after the n-th, the weights of a nearer one, and
     the offsets of later ones. A call would count references with locked instructions."""
     i = _fetch_row_ahead(rows, order, n)
     _fetch(squares, i)
-    _fetch(delta2, i)
+    _fetch(costs, i)
     _fetch(alphas, i)
     _fetch_weights_ahead(rows, order, n, w)
 
@@ -244,12 +244,6 @@ def _add_to(sums, place, value):
     grown = new - old
     sums[place] = new
     sums[place + np.uintp(1)] += (old - (new - grown)) + (value - grown)
-
-
-@helper
-def _cost(delta2):
-    """Return C = 1 / (2 Δ²); 0 for the hard margin (Δ = 0), which has no loss."""
-    return 0.5 / delta2 if delta2 > 0.0 else 0.0
 
 
 @helper
@@ -581,7 +575,7 @@ def _earned(phi, alpha, cost, price, target):
         _ROWS, _ORDER, _SIGNS, _REALS, types.float64, _PHI, _REALS, _REALS, _F4, _F8, _F8, _U1
     )
 )
-def visit(rows, order, signs, delta2, rho, phi, targets, squares, alphas, w, scalars, moved):
+def visit(rows, order, signs, costs, rho, phi, targets, squares, alphas, w, scalars, moved):
     """Visit rows in order: each α_k is set by a step of dual coordinate ascent, and v moves along.
 
     Parameters
@@ -589,7 +583,7 @@ def visit(rows, order, signs, delta2, rho, phi, targets, squares, alphas, w, sca
     rows : the CSR rows.
     order : int64, row positions in the order of visits.
     signs : int8, shape (rows,): l_k; 0 leaves the row out.
-    delta2 : float64, shape (rows,): Δ_k² > 0, so C_k = 1 / (2 Δ_k²).
+    costs : float64, shape (rows,): C_k > 0.
     rho : ρ.
     phi : φ.
     targets : float64, shape (rows,): t_k, where φ is of z − t; else (0,).
@@ -604,14 +598,14 @@ def visit(rows, order, signs, delta2, rho, phi, targets, squares, alphas, w, sca
     bias, sq_norm, lost, gains = scalars[BIAS], scalars[SQ_NORM], scalars[LOSS], scalars[GAINS]
     updates, numbers = 0, len(targets) > 0
     for n in range(len(order)):
-        _fetch_ahead(rows, order, n, squares, delta2, alphas, w)
+        _fetch_ahead(rows, order, n, squares, costs, alphas, w)
         i = np.uintp(order[n])
         if signs[i] == 0:
             continue
         l = np.float64(signs[i])
         margin = l * (_dot(rows, i, w) + rho * bias)
         target = targets[i] if numbers else 0.0
-        cost, price = _cost(delta2[i]), delta2[i] if phi.code == SQUARED_HINGE else 0.0
+        cost, price = costs[i], 0.5 / costs[i] if phi.code == SQUARED_HINGE else 0.0
         lost += cost * _value(phi, margin - target)
         q, alpha = squares[i] + rho * rho, np.float64(alphas[i])
         new, gain = _new_alpha(phi, alpha, margin, q + price, cost, price, target)
@@ -677,8 +671,8 @@ def add_mistakes(
     rows, order, signs, delta2, rho, b, epsilon, by_length, squares, counts, w, scalars, moved
 ):
     """Visit rows in order: c_k ← c_k + 1 and a ← a + y_k where y_k·a is at most the threshold,
-    b t^(1−ε) or, ``by_length``, b ‖a‖^(1−ε); 0 at t = 0. ``counts`` : c_k, float32, LARGEST_COUNT
-    at most; all else is as in ``visit``."""
+    b t^(1−ε) or, ``by_length``, b ‖a‖^(1−ε); 0 at t = 0. ``delta2`` : Δ_k²; ``counts`` : c_k,
+    float32, LARGEST_COUNT at most; all else is as in ``visit``."""
     bias, sq_norm, t, updates = scalars[BIAS], scalars[SQ_NORM], scalars[STEPS], 0
     threshold = _threshold(t, sq_norm, b, epsilon, by_length)
     for n in range(len(order)):
@@ -719,9 +713,9 @@ def _least_target(target, center, alpha):
 
 @helper
 def _add_dual(sums, phi, cost, price, alpha, target):
-    """Add what α earns at least to ``sums``, the size of that, and Δ² α². Where Δ = 0, and so
-    C = ∞, it earns α itself."""
-    if cost > 0.0:
+    """Add what α earns at least to ``sums``, the size of that, and Δ² α². Where C = ∞ it earns α
+    itself."""
+    if cost < math.inf:
         earned = cost * _gain(phi, alpha / cost, target)
     else:
         earned = alpha if alpha > 0.0 else -math.inf
@@ -754,7 +748,7 @@ def _add_dual(sums, phi, cost, price, alpha, target):
 def scan(
     rows,
     signs,
-    delta2,
+    costs,
     squares,
     targets,
     alphas,
@@ -777,8 +771,8 @@ def scan(
 
     Parameters
     ----------
-    rows, signs, delta2, squares, targets, alphas, rho : as in ``visit``; ``alphas`` are not
-        changed.
+    rows, signs, costs, squares, targets, alphas, rho : as in ``visit``, C_k = ∞ for Δ = 0;
+        ``alphas`` are not changed.
     bias, w, length : the fixed weights, and ‖w‖, which bounds the rounding of margins.
     phi : φ.
     center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
@@ -800,13 +794,14 @@ def scan(
         roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
         norm = math.sqrt(squares[i])
         off = roundings * UNIT_ROUNDOFF * (norm * length + rho * abs(bias))
-        cost, price = _cost(delta2[i]), delta2[i] if phi.code == SQUARED_HINGE else 0.0
+        cost, price = costs[i], 0.5 / costs[i] if phi.code == SQUARED_HINGE else 0.0
         sums[COSTS] += cost
         sums[NORMS] += cost * norm
         at = sure = margin - off
         if numbers:
             at = _largest_residual(margin, targets[i], origin, off)
-        _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
+        if cost < math.inf:
+            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
         alpha = np.float64(alphas[i])
         extension = price * alpha
         least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + abs(extension)))

@@ -78,7 +78,7 @@ def problem_of(
         "loss": settings.loss,
         "epsilon": settings.epsilon,
         "intercept": settings.intercept,
-        "C": 0.5 / settings.delta2,
+        "C": settings.price,
         "intercept_scaling": settings.rho,
         "penalty": settings.penalty,
         "class_weight": [float(weights.get(label, 1.0)) for label in labels],

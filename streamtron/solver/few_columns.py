@@ -35,7 +35,7 @@ from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import NarrowRows, fitting
 from streamtron.solver.scan import alphas_of_slopes, margins_at
 from streamtron.solver.stages import ROUNDING_GAP, Regime
-from streamtron.solver.targets import Targets, costs
+from streamtron.solver.targets import Targets
 
 KEPT = (0.5, 0.8)
 """The part of the memory budget that the rows nearest the margin keep when memory is full; the
@@ -131,7 +131,7 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
     first, number = 0, len(targets.signs)
     loss = learner.loss
     assert outside is not None
-    cost = costs(targets.signs, targets.delta2)
+    cost = targets.costs
     while first < number:
         margins = margins_at(rows, targets, rho, outside.v)
         near = (np.abs(loss.bend - margins) <= outside.reach) & (targets.signs != 0)
@@ -165,7 +165,7 @@ def make_room(learner: Learner) -> None:
     room = KEPT[learner.settings.ratio > 0.0] * active.budget
     fits = fitting(active.sizes[nearest], room)
     chosen = nearest[: fits if fits < len(nearest) else 0]
-    cost = costs(targets.signs, targets.delta2)
+    cost = targets.costs.copy()
     cost[chosen] = 0.0
     terms = losses.expansion(learner.loss, margins, targets.t)
     outside.add(active.rows, targets.signs, cost, learner.augmentation, terms)

@@ -21,7 +21,7 @@ from streamtron.core.losses import Loss
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.row_store import HeldRows
-from streamtron.solver.targets import costs, less_t
+from streamtron.solver.targets import less_t
 from streamtron.solver.weights import DualPoint
 
 Vector = NDArray[np.float64]
@@ -81,10 +81,10 @@ class HeldLoss:
         self.loss, self.held, self.rho = loss, held, rho
         self.shares = np.zeros(len(held) if loss.zone else 0)
 
-    @cached_property
+    @property
     def cost(self) -> Vector:
-        """C_i = 1/(2 Δ_i²), shape (rows,); 0 where a row is left out."""
-        return costs(self.held.targets.signs, self.held.targets.delta2)
+        """C_i, shape (rows,); 0 where a row is left out."""
+        return self.held.targets.costs
 
     @cached_property
     def _occurring(self) -> int:
@@ -193,7 +193,7 @@ class PartLoss(HeldLoss):
 
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
-        for name in ("cost", "_occurring", "_hessian"):
+        for name in ("_occurring", "_hessian"):
             self.__dict__.pop(name, None)
         self.margins = less_t(np.zeros(len(self.held)), self.held.targets.t)
 

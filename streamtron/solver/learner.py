@@ -61,7 +61,7 @@ class Learner:
         self.augmentation = settings.augmentation  # the constant feature of the bias
         center = facts.mean if settings.regression and settings.free else 0.0
         self.targets = TargetRule(
-            settings.delta2, labels, class_weights, positive, center, self.augmentation
+            settings.price, labels, class_weights, positive, center, self.augmentation
         )
         self.active = ActiveSet(settings.active_set_bytes)
         self.running = WeightState(columns)  # v = Σ α_k l_k (x_k, ρ)

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, theory
-from streamtron.core.certificate import FEW
 from streamtron.core.config import Settings, epoch_limit, mini_epoch_limit
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
@@ -54,6 +53,11 @@ ACCURACY = 0.05
 
 CONVERGED = "a full reading found no row to update"
 """Why a stage ends that converges."""
+
+
+ABOVE = 1e-9
+"""By so much the least margin of a hard margin is above 1: more than what its rounding allows for,
+however short it is beside the longest row."""
 
 
 class Seen(NamedTuple):
@@ -159,7 +163,7 @@ def _find_mistakes(
     marks: NDArray[np.uint8],
 ) -> Seen:
     """Mark the rows at most at the threshold, or with a count; return what there is of them."""
-    of_rows = targets.signs, targets.delta2, learner.augmentation, counts
+    of_rows = targets.signs, _extension(targets), learner.augmentation, counts
     running, threshold = learner.running, threshold_of(learner)
     return Seen(*kernels.find_mistakes(rows, *of_rows, threshold, running.bias, running.w, marks))
 
@@ -169,7 +173,7 @@ def _scale_to_margin(frozen: Frozen) -> None:
     hard margin is what counts."""
     sums = frozen.scan_sums.sums
     if (least := float(sums[kernels.LEAST])) > 0.0:
-        factor = (1.0 + FEW) / least
+        factor = (1.0 + ABOVE) / least
         frozen.w *= factor
         frozen.bias *= factor
         sums[kernels.LEAST] = max(sums[kernels.LEAST] * factor, 1.0)
@@ -225,7 +229,14 @@ def visit(
     by_length = learner.settings.variant == "length"
     how = learner.augmentation, _b(learner), _epsilon(learner), by_length
     running = learner.running
-    visit_by(kernels.add_mistakes, running, rows, positions, targets, how, counts, moved)
+    extension = _extension(targets)
+    visit_by(kernels.add_mistakes, running, rows, positions, targets, extension, how, counts, moved)
+
+
+def _extension(targets: Targets) -> NDArray[np.float64]:
+    """Return Δ_k² = 1/(2 C_k), shape (rows,); 0 where a row is left out."""
+    costs = targets.costs
+    return np.divide(0.5, costs, out=np.zeros(len(costs)), where=costs > 0.0)
 
 
 def _epsilon(learner: Learner) -> float:

@@ -290,6 +290,6 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
 def problem_of(learner: Learner) -> Problem:
     """Return the problem of a learner, as events name it."""
     settings = learner.settings
-    price = settings.C or (0.5 / settings.delta2 if settings.delta2 else None)
+    price = None if settings.hard else settings.price
     rho = 0.0 if settings.intercept == "none" else settings.rho
     return Problem(price, rho, learner.targets.positive)

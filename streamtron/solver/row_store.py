@@ -140,7 +140,7 @@ class ActiveSet:
         self.budget = budget
         self._store = RowStore()
         self._signs = np.zeros(0, dtype=np.int8)
-        self._delta2 = np.zeros(0)
+        self._costs = np.zeros(0)
         self._t = np.zeros(0)
         self._rows = 0
 
@@ -179,7 +179,7 @@ class ActiveSet:
         """Those of the rows held, in the arrays of the set."""
         rows, squares = self._rows, self._store.squares[: self._rows]
         return Targets(
-            self.numbers, self._signs[:rows], self._delta2[:rows], squares, self._t[:rows]
+            self.numbers, self._signs[:rows], self._costs[:rows], squares, self._t[:rows]
         )
 
     @classmethod
@@ -187,7 +187,7 @@ class ActiveSet:
         """Return a set of rows that others hold too: no more are added, and none are dropped."""
         active = cls(0)
         active._store = RowStore.of(rows, targets.numbers, targets.squares)
-        active._signs, active._delta2, active._t = targets.signs, targets.delta2, targets.t
+        active._signs, active._costs, active._t = targets.signs, targets.costs, targets.t
         active._rows = len(targets.signs)
         return active
 
@@ -207,13 +207,13 @@ class ActiveSet:
         """Hold only the rows at positions ``chosen`` (rising)."""
         size = len(chosen)
         self._store.retain(chosen)
-        for array in (self._signs, self._delta2, self._t):
+        for array in (self._signs, self._costs, self._t):
             array[:size] = array[chosen] if len(array) else array
         self._rows = size
 
     def _append(self, targets: Targets) -> None:
         self._signs = _appended(self._signs, self._rows, targets.signs)
-        self._delta2 = _appended(self._delta2, self._rows, targets.delta2)
+        self._costs = _appended(self._costs, self._rows, targets.costs)
         self._t = _appended(self._t, self._rows if len(targets.t) else 0, targets.t)
         self._rows += len(targets.signs)
 

@@ -28,7 +28,7 @@ from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.row_store import RowStore, fitting
-from streamtron.solver.targets import TargetRule, Targets, costs, less_t, to_alphas
+from streamtron.solver.targets import TargetRule, Targets, less_t, to_alphas
 
 COLUMN_PARTS = 3
 """Columns are cut into so many parts at most, of which threads sum Σ α_k l_k x_k while another
@@ -80,7 +80,7 @@ class Frozen:
             kernels.scan,
             rows,
             targets.signs,
-            targets.delta2,
+            targets.costs,
             targets.squares,
             targets.t,
             alphas,
@@ -104,7 +104,7 @@ class Frozen:
         parts = passes.columns(rows, min(threads.number - 1, COLUMN_PARTS))
         threads.work(lambda task: task(), [scan, *(partial(add, *part) for part in parts)])
         if (squares := scan_sums.sq_columns) is not None and len(squares):
-            kernels.gram_diagonal(rows, costs(targets.signs, targets.delta2), 0.0, squares)
+            kernels.gram_diagonal(rows, targets.costs, 0.0, squares)
         return marked
 
     def certificate(self) -> Certificate:
@@ -265,8 +265,8 @@ def alphas_of_slacks(
     """α_k = −C_k φ'(m_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of P that
     is the dual solution. ``margins`` : m_k, finite.
 
-    >>> signs, delta2 = np.array([1, -1, 0], np.int8), np.array([0.5, 0.5, 1.0])
-    >>> rows = Targets(np.arange(3), signs, delta2, np.zeros(3))
+    >>> signs, costs = np.array([1, -1, 0], np.int8), np.array([1.0, 1.0, 0.0])
+    >>> rows = Targets(np.arange(3), signs, costs, np.zeros(3))
     >>> alphas_of_slacks(SQUARED_HINGE, np.array([0.75, 2.0, -6.0]), rows).tolist()
     [0.5, 0.0, 0.0]
     """
@@ -277,5 +277,4 @@ def alphas_of_slopes(
     loss: Loss, slopes: NDArray[np.float64], targets: Targets
 ) -> NDArray[np.float32]:
     """Return ``alphas_of_slacks`` of any slopes −φ' in the domain of φ*."""
-    cost = costs(targets.signs, targets.delta2)
-    return to_alphas(cost * slopes, loss.most * cost)
+    return to_alphas(targets.costs * slopes, loss.most * targets.costs)

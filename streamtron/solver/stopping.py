@@ -82,7 +82,7 @@ def _fits_but_for_rounding(learner: Learner) -> bool:
     all are alike no gap can be proven, for P* is 0."""
     certificate, facts, settings = learner.certificate, learner.facts, learner.settings
     residual = ROUNDING_GAP * learner.targets.center
-    least = 0.25 * facts.rows * residual**2 / settings.delta2 if settings.regression else 0.0
+    least = 0.5 * facts.rows * residual**2 * settings.price if settings.regression else 0.0
     return certificate is not None and certificate.primal <= least
 
 

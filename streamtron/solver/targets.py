@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,11 +16,6 @@ from streamtron.core.rows import Chunk, Facts, Label
 
 LEAST, MOST = 1e-15, 1e15
 """Labels that are numbers are 0, or so far from it at least and at most."""
-
-
-def costs(signs: NDArray[np.int8], delta2: NDArray[np.float64]) -> NDArray[np.float64]:
-    """C_k = 1/(2 Δ_k²), shape (rows,); 0 where a row is left out."""
-    return np.divide(0.5, delta2, out=np.zeros(len(delta2)), where=signs != 0)
 
 
 def to_alphas(alpha: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -41,7 +37,7 @@ def cut_alphas(alphas: NDArray[np.float32], targets: Targets, loss: Loss) -> boo
     class weights are balanced; return whether any was above."""
     if loss.numbers:
         return False
-    cut = to_alphas(alphas.astype(np.float64), loss.most * costs(targets.signs, targets.delta2))
+    cut = to_alphas(alphas.astype(np.float64), loss.most * targets.costs)
     above = cut != alphas
     alphas[above] = cut[above]
     return bool(above.any())
@@ -69,11 +65,12 @@ def less_t(products: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,
-    weight 0), Δ_k² and ‖x_k‖² (float64); where labels are numbers t_k (float64), and l_k is 1."""
+    weight 0), C_k (0 where that is; ∞ at Δ = 0) and ‖x_k‖² (float64); where labels are numbers t_k
+    (float64), and l_k is 1."""
 
     numbers: NDArray[np.int64]
     signs: NDArray[np.int8]
-    delta2: NDArray[np.float64]
+    costs: NDArray[np.float64]
     squares: NDArray[np.float64]
     t: NDArray[np.float64] = field(default_factory=lambda: NO_NUMBERS)
     center: float = 0.0
@@ -83,17 +80,17 @@ class Targets:
         """Return those of some rows."""
         t = self.t[at] if len(self.t) else self.t
         return Targets(
-            self.numbers[at], self.signs[at], self.delta2[at], self.squares[at], t, self.center
+            self.numbers[at], self.signs[at], self.costs[at], self.squares[at], t, self.center
         )
 
 
 @dataclass(slots=True, eq=False)
 class TargetRule:
-    """What makes targets of chunks: Δ_k² = Δ² / (row weight · class weight).
+    """What makes targets of chunks: C_k = C · row weight · class weight.
 
     Parameters
     ----------
-    delta2 : Δ² of a row of weight 1.
+    price : C of a row of weight 1; ∞ where Δ = 0.
     labels : of the data, by code.
     class_weights : weight of a label, 1 where it is not named; None = all 1. Where a row may have
         several labels, that of ``positive`` counts for the rows that have it, and all others are 1.
@@ -103,7 +100,7 @@ class TargetRule:
     rho : the feature of the bias: where it and Δ are 0, a row without features is refused.
     """
 
-    delta2: float
+    price: float
     labels: Sequence[Label]
     class_weights: Mapping[Label, float] | None
     positive: Label | None
@@ -115,36 +112,36 @@ class TargetRule:
         weights = [(self.class_weights or {}).get(label, 1.0) for label in self.labels]
         present = [weight for weight in weights if weight > 0.0] or [1.0]
         least = facts.least_weight * min(present) or 1.0
-        return facts.sq_norm + (self.rho**2 + self.delta2 / least)
+        return facts.sq_norm + (self.rho**2 + 0.5 / self.price / least)
 
     def __call__(self, chunk: Chunk) -> Targets:
         """Return the chunk's targets; DataError where a row can have none."""
         signs = self._signs(chunk)
-        delta2 = np.full(len(chunk), self.delta2)
+        costs = np.full(len(chunk), self.price)
         weights = chunk.weights
         if self.class_weights is not None:
             of_class = self._of_class(chunk, signs, self.class_weights)
             weights = of_class if weights is None else weights * of_class
         if weights is not None:
             signs[weights == 0.0] = 0
-            with np.errstate(over="ignore"):
-                delta2 = delta2 / np.where(weights == 0.0, 1.0, weights)
-            self._check_prices(chunk, weights, delta2)
-        if self.delta2 == self.rho == 0.0:
+            with np.errstate(over="ignore", invalid="ignore"):
+                costs = np.where(weights == 0.0, 0.0, costs * weights)
+            self._check_prices(chunk, weights, costs)
+        if self.price == math.inf and self.rho == 0.0:
             _check_features(chunk, signs)
         if chunk.codes.dtype != np.float64:
-            return Targets(chunk.numbers, signs, delta2, chunk.squares)
+            return Targets(chunk.numbers, signs, costs, chunk.squares)
         _check_sizes(chunk, signs)
         t = np.asarray(chunk.codes - self.center, np.float64)
-        return Targets(chunk.numbers, signs, delta2, chunk.squares, t, self.center)
+        return Targets(chunk.numbers, signs, costs, chunk.squares, t, self.center)
 
     def _check_prices(
-        self, chunk: Chunk, weights: NDArray[np.float64], delta2: NDArray[np.float64]
+        self, chunk: Chunk, weights: NDArray[np.float64], costs: NDArray[np.float64]
     ) -> None:
-        """Refuse rows whose weight makes C_k = 1/(2 Δ_k²) overflow what is computed with it."""
-        least, most = 0.5 / PRICES[1], 0.5 / PRICES[0]
-        out = np.flatnonzero((weights != 0.0) & ~((delta2 >= least) & (delta2 <= most)))
-        if len(out) and self.delta2 > 0.0:
+        """Refuse rows whose weight makes C_k overflow what is computed with it."""
+        least, most = PRICES
+        out = np.flatnonzero((weights != 0.0) & ~((costs >= least) & (costs <= most)))
+        if len(out) and self.price < math.inf:
             row = int(out[0])
             weight = float(weights[row])
             place = f"row {int(chunk.numbers[row]) + 1}"
@@ -154,7 +151,7 @@ class TargetRule:
                 place += " and its class"
             raise DataError(
                 f"the weight of {place} is {weight:g}, which times C is "
-                f"{0.5 / self.delta2 * weight:g}: expected {PRICES[0]:g} to {PRICES[1]:g}, or a "
+                f"{self.price * weight:g}: expected {PRICES[0]:g} to {PRICES[1]:g}, or a "
                 "weight of 0, which leaves the row out. Give another weight, or another C."
             )
 

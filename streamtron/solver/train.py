@@ -244,7 +244,7 @@ def size_of(blocks: Sequence[Block]) -> tuple[int, int]:
 
 def _ease(learner: Learner) -> tuple[float, int]:
     """Sort key: solves that take long first, so that no thread works alone at the end."""
-    return learner.settings.delta2, -learner.running.updates
+    return -learner.settings.price, -learner.running.updates
 
 
 def _reopen(learner: Learner) -> Solve:

@@ -117,7 +117,7 @@ def visit(
     """Visit rows in the order of ``positions`` by dual coordinate ascent: the running weights and
     ``alphas`` (of ``rows``) change in place, and ``moved`` becomes 1 where they do."""
     how = rho, loss.sharp, targets.t
-    visit_by(kernels.visit, running, rows, positions, targets, how, alphas, moved)
+    visit_by(kernels.visit, running, rows, positions, targets, targets.costs, how, alphas, moved)
 
 
 def visit_by(
@@ -126,12 +126,13 @@ def visit_by(
     rows: Rows,
     positions: NDArray[np.int64],
     targets: Targets,
+    costs: NDArray[np.float64],
     how: Sequence[Any],
     alphas: NDArray[np.float32],
     moved: NDArray[np.uint8],
 ) -> None:
-    """Visit rows by a kernel, see ``visit``; ``how`` : its arguments between those of the rows and
-    those that change."""
+    """Visit rows by a kernel, see ``visit``; ``costs`` : C_k, or Δ_k²; ``how`` : its arguments
+    between those of the rows and those that change."""
     state = targets.squares, alphas, running.w, running.scalars, moved
     for some in passes.visits(rows, positions):
-        running.updates += kernel(rows, some, targets.signs, targets.delta2, *how, *state)
+        running.updates += kernel(rows, some, targets.signs, costs, *how, *state)

@@ -16,7 +16,7 @@ from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner, enter, hold_rows
 from streamtron.solver.row_store import fitting
 from streamtron.solver.stages import Regime
-from streamtron.solver.targets import Targets, costs, cut_alphas
+from streamtron.solver.targets import Targets, cut_alphas
 
 NEAR = 1.25
 """Rows with y_k·w ≤ NEAR are kept when memory no longer holds all rows: more of them
@@ -46,11 +46,9 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
             of_chunks.append(learner.targets(chunk))
     for of_chunks, learner in zip(targets, learners, strict=True):
         signs = np.concatenate([NONE.astype(np.int8), *(some.signs for some in of_chunks)])
-        delta2 = np.concatenate([NONE, *(some.delta2 for some in of_chunks)])
+        costs = np.concatenate([NONE, *(some.costs for some in of_chunks)])
         t = np.concatenate([NONE, *(some.t for some in of_chunks)])
-        hold_rows(
-            learner, rows, Targets(numbers, signs, delta2, squares, t, learner.targets.center)
-        )
+        hold_rows(learner, rows, Targets(numbers, signs, costs, squares, t, learner.targets.center))
 
 
 def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
@@ -98,7 +96,7 @@ def _keep_some(learner: Learner) -> None:
     active, rows_before = learner.active, len(learner.active)
     sizes, loss = np.abs(learner.alphas.take(active.numbers)).astype(np.float64), learner.loss
     if not loss.sparse:
-        most = loss.most * costs(active.targets.signs, active.targets.delta2)
+        most = loss.most * active.targets.costs
         sizes *= 1.0 - np.divide(sizes, most, out=np.zeros(len(most)), where=most > 0.0)
     live = np.flatnonzero(sizes > 0.0)
     drawn = live[learner.next_turn().drawn(sizes[live] / active.sizes[live])]

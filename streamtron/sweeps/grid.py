@@ -149,7 +149,7 @@ def first_loss(given: Given | None) -> dict[str, str | float]:
 def describe_candidate(settings: Settings) -> str:
     """Return a candidate in a few words, such as ``delta 0.5, rho 0``."""
     given = settings.delta
-    price = f"C {0.5 / settings.delta2:g}" if given is None else f"delta {given:g}"
+    price = f"C {settings.price:g}" if given is None else f"delta {given:g}"
     stage = "" if settings.stage == "auto" else f", stage {settings.stage}"
     loss = "" if settings.loss == Settings().loss else f", {settings.loss}"
     penalty = f", l1_ratio {settings.ratio:g}" if settings.ratio else ""

@@ -202,7 +202,7 @@ def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
     def key(trial: Trial) -> tuple[float, float, int]:
         value = trial.metrics[metric]
         rank = math.inf if value is None else sign * value
-        return rank, -trial.settings.delta2, trial.candidate
+        return rank, trial.settings.price, trial.candidate
 
     return sorted(trials, key=key)
 

@@ -43,7 +43,7 @@ class Drawn(NamedTuple):
     labels: Vector
     origin: float
     cost: Fractions
-    delta2: Vector
+    costs: Vector
     alphas: NDArray[np.float32]
     rho: float
     free: bool
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
         signs = np.ones(n) if numbers else self.labels
         t = self.labels - self.origin if numbers else np.zeros(0)
         squares = np.square(self.X.astype(float)).sum(axis=1)
-        return Targets(np.arange(n), signs.astype(np.int8), self.delta2, squares, t, self.origin)
+        return Targets(np.arange(n), signs.astype(np.int8), self.costs, squares, t, self.origin)
 
     @property
     def signs(self) -> list[int]:
@@ -86,8 +86,8 @@ def draw_rows(rng: np.random.Generator, reach: float) -> NDArray[np.float32]:
 
 
 def draw(loss: Loss, seed: int) -> Drawn:
-    """Rows with a C_k of any size, of which Δ_k² is rounded as fits do it; α that are 0, C, in
-    between, a rounding above, or near the optimum; weights that are those of α, nearly, or any."""
+    """Rows with a C_k of any size, rounded as fits do it; α that are 0, C, in between, a rounding
+    above, or near the optimum; weights that are those of α, nearly, or any."""
     rng = np.random.default_rng(seed)
     reach = float(rng.choice([0.1, 1.0]))
     X = draw_rows(rng, reach)
@@ -103,16 +103,16 @@ def draw(loss: Loss, seed: int) -> Drawn:
     C = size(rng, 8 * reach)
     weights = 10.0 ** rng.uniform(-6 * reach, 6 * reach, n) if rng.random() < 0.5 else np.ones(n)
     of_class = np.where(labels > 0.0, rng.uniform(0.1, 10.0), 1.0)
-    delta2 = 1.0 / (2.0 * C) / (weights * of_class)
+    costs = C * (weights * of_class)
     cost = [Fraction(C) * Fraction(a) * Fraction(b) for a, b in zip(weights, of_class, strict=True)]
 
-    most, C_k = (loss.epsilon if loss.code == kernels.HUBER else 1.0), 0.5 / delta2
+    most, C_k = (loss.epsilon if loss.code == kernels.HUBER else 1.0), costs
     share = rng.choice([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], rng.random(2)][rng.integers(4)], n)
     alphas = to_alphas(share * most * C_k * (rng.choice([-1.0, 1.0], n) if numbers else 1.0), C_k)
     ratio = float(rng.choice([0.0, 0.0, 1.0, rng.random()]))
     w, bias = rng.normal(size=X.shape[1]) * size(rng, 10 * reach), float(rng.normal())
     drawn = Drawn(
-        loss, X, labels, origin, cost, delta2, alphas, rho, free, ratio, w, bias * (rho > 0.0)
+        loss, X, labels, origin, cost, costs, alphas, rho, free, ratio, w, bias * (rho > 0.0)
     )
     if rng.random() < 0.5:
         drawn = ascended(drawn, int(rng.integers(1, 100)))
@@ -135,7 +135,7 @@ def ascended(drawn: Drawn, passes: int) -> Drawn:
     targets, alphas = drawn.targets, drawn.alphas.copy()
     n, scalars = len(alphas), np.zeros(4)
     order = np.tile(np.arange(n), passes)
-    given = targets.signs, targets.delta2, drawn.rho, drawn.loss.phi, targets.t, targets.squares
+    given = targets.signs, targets.costs, drawn.rho, drawn.loss.phi, targets.t, targets.squares
     signed = alphas * targets.signs.astype(float)
     w, scalars[kernels.BIAS] = signed @ drawn.X.astype(float), signed.sum() * drawn.rho
     kernels.visit(drawn.rows, order, *given, alphas, w, scalars, np.zeros(n, np.uint8))
@@ -174,7 +174,7 @@ def at_the_weights_of_alphas(drawn: Drawn, off: float, rng: np.random.Generator)
 def draw_hard(loss: Loss, seed: int) -> Drawn:
     """Rows of a hard margin, at weights whose least margin is near 1."""
     drawn, rng = draw(loss, seed), np.random.default_rng([seed, 1])
-    drawn = drawn._replace(free=False, ratio=0.0, delta2=np.zeros(len(drawn.labels)))
+    drawn = drawn._replace(free=False, ratio=0.0, costs=np.full(len(drawn.labels), np.inf))
     margins = drawn.labels * (drawn.X.astype(float) @ drawn.w + drawn.rho * drawn.bias)
     factor = (1.0 + rng.integers(-40, 80) * 2.0**-53) / (margins.min() or 1.0)
     return drawn._replace(cost=[], w=factor * drawn.w, bias=factor * drawn.bias)
@@ -327,7 +327,7 @@ def said(drawn: Drawn, seed: int) -> tuple[list[str], float, float]:
         < exact.off(sums.fresh, sums.dual_bias),
     }
     if sums.sq_columns is not None:
-        squares = (0.5 / drawn.delta2) @ drawn.X.astype(float) ** 2
+        squares = drawn.costs @ drawn.X.astype(float) ** 2
         off = abs(sums.sq_columns - squares) > 1e-12 * squares
         claims["Σ C_k x_kj² is not that of the columns"] = bool(off.any())
     if proof.has_margins:
@@ -382,7 +382,7 @@ def test_what_taking_a_large_mean_off_labels_rounds_earns_nothing(seed):
     alphas = np.float32([0.125, -0.125]) * np.sign(labels[0] - labels[1]).astype(np.float32)
     loss, rows, ones = EVERY_LOSS["huber"], np.full((2, 1), 1e-3, np.float32), np.ones(2)
     given = 4096.0, True, 0.0, np.zeros(1), -origin / 4096.0
-    drawn = Drawn(loss, rows, labels, origin, [Fraction(1)] * 2, 0.5 * ones, alphas, *given)
+    drawn = Drawn(loss, rows, labels, origin, [Fraction(1)] * 2, ones, alphas, *given)
     with mpmath.workdps(80):
         false, *away = said(drawn, seed)
     assert false == []

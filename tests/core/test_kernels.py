@@ -60,7 +60,8 @@ def signs_of(case: Case, oracle: Oracle) -> NDArray[Any]:
 
 def run(kernel: Any, case: Case, oracle: Oracle, state: State, *how: Any) -> int:
     rows, order = csr(case.rows), frozen(case.order, np.int64)
-    of_rows = rows, order, signs_of(case, oracle), frozen(oracle.delta2, np.float64), case.rho
+    prices = oracle.costs if isinstance(oracle, DualOracle) else oracle.delta2
+    of_rows = rows, order, signs_of(case, oracle), frozen([*prices], np.float64), case.rho
     changed = state.values, state.w, state.scalars, state.moved
     return int(kernel(*of_rows, *how, squares_of(*rows), *changed))
 
@@ -228,8 +229,8 @@ def plain_scan(scan: Scan) -> PartialSums:
         if case.signs[k] == 0:
             continue
         seen.totals[kernels.ROWS] += 1
-        m, d2, alpha, l = oracle.margin(k), oracle.delta2[k], oracle.alphas[k], oracle.labels[k]
-        cost, price = (0.5 / d2 if d2 else 0.0), d2 if loss == "squared_hinge" else 0.0
+        m, cost, alpha, l = oracle.margin(k), oracle.costs[k], oracle.alphas[k], oracle.labels[k]
+        price = 0.5 / cost if loss == "squared_hinge" else 0.0
         norm = math.sqrt(sum_in_order(value * value for _, value in row))
         off = (1.01 * len(row) + 24.0) * u * (norm * scan.length + case.rho * abs(oracle.bias))
         sums[kernels.COSTS] += cost
@@ -242,7 +243,8 @@ def plain_scan(scan: Scan) -> PartialSums:
             t = (t - CENTER) - math.copysign(2.0 * u * abs(t), alpha)
         else:
             at = m - off
-        add_to(sums, kernels.LOSSES, cost * (plain(loss, at)[0] + 2.0**-1000))
+        if cost < math.inf:
+            add_to(sums, kernels.LOSSES, cost * (plain(loss, at)[0] + 2.0**-1000))
         extension, sure = price * alpha, m - off
         least = sure + extension - 8.0 * u * (abs(sure) + abs(extension))
         sums[kernels.LEAST] = min(sums[kernels.LEAST], least)
@@ -258,7 +260,7 @@ def plain_scan(scan: Scan) -> PartialSums:
             sums[kernels.SIZES] += abs(alpha) * case.rho
             sums[kernels.LENGTHS] += abs(alpha) * norm
             earned = alpha if alpha > 0.0 else -math.inf
-            if cost:
+            if cost < math.inf:
                 earned = cost * plain_gain(loss, alpha / cost, t)
             sums[kernels.MAGNITUDES] += abs(earned)
             add_to(sums, kernels.EARNED, earned)
@@ -284,7 +286,7 @@ def plain_scan(scan: Scan) -> PartialSums:
 def test_scan_equals_its_oracle_wherever_it_is_cut(loss, case, threshold, hard, numbers, cut, cuts):
     oracle = case.dual_oracle(loss, numbers)
     if hard and loss == "squared_hinge":
-        oracle.delta2 = case.delta2
+        oracle.costs = [0.5 / d2 if d2 else math.inf for d2 in case.delta2]
     scan = Scan(case, oracle, threshold)
     borders = [0, min(cut, len(case.rows)), len(case.rows)]
     assert scanned(scan, borders, cuts).told() == plain_scan(scan).told()
@@ -303,7 +305,7 @@ def scanned(scan: Scan, borders: list[int], cuts: Sequence[int]) -> PartialSums:
         kernels.scan(
             rows,
             signs,
-            frozen(oracle.delta2[part], np.float64),
+            frozen([*oracle.costs[part]], np.float64),
             squares_of(*rows),
             frozen([*oracle.numbers[part]], np.float64),
             alphas,

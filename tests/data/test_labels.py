@@ -158,23 +158,21 @@ def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "row_weights", "class_weights", "positive", "signs", "delta2"),
+    ("labels", "row_weights", "class_weights", "positive", "signs", "costs"),
     [
-        ([["a"], ["a", "b"], []], [0.0, 0.5, 1.0], {"a": 4.0}, "a", [0, 1, -1], [2.0, 1.0, 2.0]),
-        ([["a"], [], ["b"]], None, {"z": 3.0}, "z", [-1, -1, -1], [2.0] * 3),
-        ([[], [], []], None, {"z": 3.0}, "z", [-1, -1, -1], [2.0] * 3),
-        ([[], [], []], None, {"b": 2.0}, None, [-1, -1, -1], [2.0] * 3),
-        ([[], ["b", "a"], ["a"]], None, {"b": 2.0, "a": 8.0}, None, [-1, 1, -1], [2.0, 1.0, 2.0]),
+        ([["a"], ["a", "b"], []], [0.0, 0.5, 1.0], {"a": 4.0}, "a", [0, 1, -1], [0.0, 0.5, 0.25]),
+        ([["a"], [], ["b"]], None, {"z": 3.0}, "z", [-1, -1, -1], [0.25] * 3),
+        ([[], [], []], None, {"z": 3.0}, "z", [-1, -1, -1], [0.25] * 3),
+        ([[], [], []], None, {"b": 2.0}, None, [-1, -1, -1], [0.25] * 3),
+        ([[], ["b", "a"], ["a"]], None, {"b": 2.0, "a": 8.0}, None, [-1, 1, -1], [0.25, 0.5, 0.25]),
     ],
     ids=["weight 0 is left out", "label not met", "no label", "none named", "the first label met"],
 )
-def test_signs_and_prices_follow_labels(
-    labels, row_weights, class_weights, positive, signs, delta2
-):
+def test_signs_and_prices_follow_labels(labels, row_weights, class_weights, positive, signs, costs):
     source = rows_in_memory(np.eye(3), labels, row_weights, multilabel=True)
     [chunk] = source.chunks()
-    found = TargetRule(2.0, source.labels, class_weights, positive)(chunk)
-    assert (found.signs.tolist(), found.delta2.tolist()) == (signs, delta2)
+    found = TargetRule(0.25, source.labels, class_weights, positive)(chunk)
+    assert (found.signs.tolist(), found.costs.tolist()) == (signs, costs)
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,14 @@ class Case:
     def dual_oracle(self, loss: str, numbers: Sequence[float] = ()) -> DualOracle:
         """The oracle of dual ascent. α_k is the part c_k/1000 of the most that it may be, if there
         is one, and of both signs where labels are numbers. Rows have prices above 0."""
-        delta2, alphas = [d2 or 0.5 for d2 in self.delta2], []
+        costs, alphas = [0.5 / (d2 or 0.5) for d2 in self.delta2], []
         most = EPSILON if loss == "huber" else 1.0
-        for count, sign, d2 in zip(self.counts, self.signs, delta2, strict=True):
-            alpha = within(count / 1000 * most * 0.5 / d2, most * 0.5 / d2) if sign else 0.0
+        for count, sign, cost in zip(self.counts, self.signs, costs, strict=True):
+            alpha = within(count / 1000 * most * cost, most * cost) if sign else 0.0
             alphas.append(-alpha if loss in REGRESSION and count % 2 else alpha)
         labels = [1] * len(alphas) if loss in REGRESSION else self.labels
         t = numbers[: len(alphas)] if loss in REGRESSION else ()
-        return DualOracle(loss, self.rows, labels, delta2, self.rho, alphas, t, COLUMNS)
+        return DualOracle(loss, self.rows, labels, costs, self.rho, alphas, t, COLUMNS)
 
 
 singles = st.floats(-(2.0**20), 2.0**20, width=32, allow_subnormal=False)

@@ -110,8 +110,7 @@ def held_loss(
     rows: Rows, signs: NDArray[Any], cost: Vector, rho: float, loss: Loss = SQUARED_HINGE
 ) -> HeldLoss:
     """The loss of rows, of which those of cost 0 are left out."""
-    with np.errstate(divide="ignore"):
-        targets = Targets(np.arange(len(signs)), signs, 0.5 / cost, np.zeros(len(signs)))
+    targets = Targets(np.arange(len(signs)), signs, cost, np.zeros(len(signs)))
     return HeldLoss(loss, NarrowRows(rows, targets), rho)
 
 

@@ -98,11 +98,10 @@ def conjugate_at(loss: str, p: Any, epsilon: Any = EPSILON) -> Any:
     return epsilon * abs(p) + ((p * p) / 4 if loss == "squared_epsilon_insensitive" else 0)
 
 
-def plain_earned(loss: str, alpha: float, delta2: float, t: float) -> float:
+def plain_earned(loss: str, alpha: float, cost: float, t: float) -> float:
     """−C φ*(−α/C) with the bits of a visit, which estimates it."""
     if loss == "squared_hinge":
-        return alpha - 0.5 * delta2 * (alpha * alpha)
-    cost = 0.5 / delta2
+        return alpha - 0.5 * (0.5 / cost) * (alpha * alpha)
     return cost * plain_gain(loss, alpha / cost, t)
 
 
@@ -113,11 +112,11 @@ def within(alpha: float, most: float) -> float:
 
 
 def plain_step(
-    loss: str, alpha: float, m: float, q: float, delta2: float, t: float
+    loss: str, alpha: float, m: float, q: float, cost: float, t: float
 ) -> tuple[float, float]:
     """The dual variable after a visit of a row with the margin m and q = ‖(x, ρ)‖², and what it
     earns, with the bits of the kernel."""
-    cost = 0.5 / delta2
+    delta2 = 0.5 / cost
     if loss == "log_loss":
         z = _logistic_margin(alpha, m, q, cost)
         value, slope, _ = plain(loss, z)
@@ -139,7 +138,7 @@ def plain_step(
             best = math.copysign(size / q if q else (math.inf if size else 0.0), pull)
         most = {"huber": EPSILON * cost, "epsilon_insensitive": cost}
         best = within(best, most.get(loss, math.inf))
-    return best, plain_earned(loss, best, delta2, t)
+    return best, plain_earned(loss, best, cost, t)
 
 
 def _logistic_margin(alpha: float, m: float, q: float, cost: float) -> float:

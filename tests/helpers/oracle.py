@@ -196,13 +196,14 @@ class DualOracle(Oracle):
         loss: str,
         rows: Sequence[Row],
         labels: Sequence[int],
-        delta2: Sequence[float],
+        costs: Sequence[float],
         rho: float,
         alphas: Sequence[float],
         numbers: Sequence[float] = (),
         width: int | None = None,
     ) -> None:
-        super().__init__(rows, labels, delta2, rho, width=width)
+        super().__init__(rows, labels, [0.0] * len(rows), rho, width=width)
+        self.costs = costs
         self.loss, self.numbers, self.alphas = loss, numbers, list(alphas)
         self.lost = self.gains = 0.0
         for k, alpha in enumerate(alphas):
@@ -211,13 +212,13 @@ class DualOracle(Oracle):
     def visit(self, k: int) -> bool:
         """The best step of α_k alone; whether it has changed."""
         margin, alpha, q = self.margin(k), self.alphas[k], self.sq_length(k)
-        d2, t = self.delta2[k], self.numbers[k] if self.numbers else 0.0
-        self.lost += 0.5 / d2 * losses.plain(self.loss, margin - t)[0]
-        new, earned = losses.plain_step(self.loss, alpha, margin, q, d2, t)
+        cost, t = self.costs[k], self.numbers[k] if self.numbers else 0.0
+        self.lost += cost * losses.plain(self.loss, margin - t)[0]
+        new, earned = losses.plain_step(self.loss, alpha, margin, q, cost, t)
         if new == alpha:
             return False
         self._add(k, new - alpha, margin, q)
-        self.gains += earned - losses.plain_earned(self.loss, alpha, d2, t)
+        self.gains += earned - losses.plain_earned(self.loss, alpha, cost, t)
         self.alphas[k] = new
         return True
 

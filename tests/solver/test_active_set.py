@@ -47,7 +47,7 @@ def is_of(active: ActiveSet, rows: list[Row], numbers: list[int]) -> None:
     assert held(active) == rows
     assert active.numbers.tolist() == numbers
     assert active.targets.signs.tolist() == [1 if number % 2 == 0 else -1 for number in numbers]
-    assert active.targets.delta2.tolist() == [number / 4 for number in numbers]
+    assert active.targets.costs.tolist() == [number / 4 for number in numbers]
 
 
 @prove

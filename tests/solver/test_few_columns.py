@@ -100,7 +100,7 @@ def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunk
         for start in range(0, 300, cut):
             rows = sample.slice(start, min(300, start + cut))[0]
             stretch = slice(start, start + cut)
-            names = ("numbers", "signs", "delta2", "squares")
+            names = ("numbers", "signs", "costs", "squares")
             some = Targets(*(getattr(targets, name)[stretch] for name in names))
             few_columns.take_rows(learner, rows, some)
         outside = learner.outside

@@ -47,7 +47,7 @@ def data() -> Data:
 def view(seed: int = 0, **changes: object) -> ScanRequest:
     """Weights that leave most rows a slack, and not all."""
     w = np.random.default_rng(seed).normal(size=COLUMNS)
-    rule = TargetRule(DELTA2, [1.0, -1.0], None, 1.0)
+    rule = TargetRule(0.5 / DELTA2, [1.0, -1.0], None, 1.0)
     return ScanRequest(rule, w, 0.1, RHO)._replace(**changes)
 
 
@@ -118,9 +118,9 @@ def test_the_first_rows_that_are_called_come_as_long_as_there_is_room(data, bord
         fitting = violating[: int((np.cumsum(sizes) <= limit).sum())]
         parts = [block.seen[place].violators for block in blocks]
         called = [part.targets for part in parts]
-        rows = [row for t in called for row in zip(t.numbers, t.signs, t.delta2, strict=True)]
+        rows = [row for t in called for row in zip(t.numbers, t.signs, t.costs, strict=True)]
         assert sum(part.rows for part in parts) == len(violating)
-        assert rows == [(k, data.labels[k], DELTA2) for k in fitting]
+        assert rows == [(k, data.labels[k], 0.5 / DELTA2) for k in fitting]
         asked |= set(fitting)
     held = []
     for first, block in zip(borders, blocks, strict=False):

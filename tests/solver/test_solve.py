@@ -96,7 +96,7 @@ def scene(
     v = patterns.T @ alpha
     dual.settle(v[:-1].copy(), float(v[-1]), float(alpha.sum() - 0.5 * delta2 @ alpha**2))
     active, held_rows, calls = ActiveSet(10**6), csr(rows), itertools.count()
-    targets = Targets(np.arange(ROWS), signs, delta2, squares_of(*held_rows))
+    targets = Targets(np.arange(ROWS), signs, 0.5 / delta2, squares_of(*held_rows))
     active.add(held_rows, np.arange(held), targets.take(slice(held)))
     how = SQUARED_HINGE, RHO, lambda: Turn(0, 0, next(calls))
     problem = Subproblem(active, start[:held].copy(), dual, *how, whole=held == ROWS)
