@@ -240,24 +240,6 @@ def primal_value(
     return math.fsum(terms)
 
 
-def best_scale(sq_weights: float, margins: Sequence[float], delta2: Sequence[float]) -> float:
-    """The s > 0 that minimises P(s), exactly: P' is linear between the breakpoints 1/m."""
-    hard = [m for m, d2 in zip(margins, delta2, strict=True) if d2 == 0.0]
-    if any(m <= 0.0 for m in hard):
-        return 0.0
-    least = max((1.0 / m for m in hard), default=0.0)
-    soft = [(m, 1.0 / d2) for m, d2 in zip(margins, delta2, strict=True) if d2 > 0.0]
-    # rows leave the sum at s = 1/m, the largest m first; those with m ≤ 0 never do
-    soft.sort(key=lambda pair: -pair[0])
-    for gone in range(len(soft) + 1):
-        slope = sq_weights + math.fsum(c * m * m for m, c in soft[gone:])
-        pull = math.fsum(c * m for m, c in soft[gone:])
-        end = 1.0 / soft[gone][0] if gone < len(soft) and soft[gone][0] > 0.0 else math.inf
-        if slope > 0.0 and pull / slope <= end:
-            return max(least, pull / slope)
-    return least
-
-
 def gamma_d(
     rows: Sequence[Row], labels: Sequence[int], delta2: Sequence[float], rho: float = 0.0
 ) -> tuple[float, float]:
