@@ -55,7 +55,7 @@ CONVERGED = "a full reading found no row to update"
 """Why a stage ends that converges."""
 
 
-ABOVE = 1e-9
+ABOVE = 1e-10
 """By so much the least margin of a hard margin is above 1: more than what its rounding allows for,
 however short it is beside the longest row."""
 
