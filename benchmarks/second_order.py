@@ -51,7 +51,7 @@ def minimised(rows: Any, signs: Any, C: float, tol: float, head: int) -> dict[st
 
     zero = np.zeros(columns + 1)
     number = len(signs)
-    targets = Targets(np.arange(number), signs, np.full(number, 0.5 / C), np.zeros(number))
+    targets = Targets(np.arange(number), signs, np.full(number, C), np.zeros(number))
     held = NarrowRows(rows, targets)
     with (
         patch.object(preconditioner, "HEAD", head),
@@ -110,7 +110,7 @@ def nanoseconds(rows: Any, signs: Any) -> dict[str, float]:
     running, total = WeightState(columns), np.zeros(columns + 1)
     squares, alphas = np.empty(number), np.zeros(number, np.float32)
     kernels.squared_norms(rows, squares)
-    targets = Targets(np.arange(number), signs, np.ones(number), squares)
+    targets = Targets(np.arange(number), signs, np.full(number, 0.5), squares)
     moved = np.zeros(number, np.uint8)
 
     def visits() -> None:

@@ -4,8 +4,7 @@ P(w) = ½‖w‖² + Σ C_k φ(m_k) ≥ P* ≥ D(α) = −½‖v‖² − Σ C_k
 any weights w and any α in the domain of φ*.
 
 For the squared hinge, P* = 1/(2 γ_d²) with γ_d the maximum directional margin: 1/√(2 P) and
-1/√(2 D) bound it, and so does min_k y_k·a / ‖a‖ from below, a being the weights extended by
-Δ_k α_k.
+1/√(2 D) bound it.
 
 Every bound holds in exact arithmetic and is widened by a term-by-term bound on its rounding:
 u = 2⁻⁵³ is the unit roundoff. The functions take the sums of a scan.
@@ -50,14 +49,11 @@ class Certificate:
     InternalError: a lower bound exceeds an upper bound. Both include their rounding, so one of them
     is wrong.
 
-    >>> proof = Certificate(0.7, primal=1.0, dual=0.64, rows_scanned=100)
+    >>> proof = Certificate(primal=1.0, dual=0.64, rows_scanned=100)
     >>> round(proof.relative_duality_gap, 9), round(proof.primal_margin, 9)
     (0.36, 0.707106781)
     """
 
-    directional_margin: float
-    """at most min y_k·a / ‖a‖ of the scanned weights; may be negative, and is −∞ (None in files)
-    where a = 0 has no direction"""
     primal: float
     """at least P of the weights; ∞ where none is proven: at Δ = 0, with a margin below 1"""
     dual: float
@@ -72,14 +68,10 @@ class Certificate:
     """columns of the rows that are proven to weigh 0 at the optimum of a penalty with a 1-norm"""
 
     def __post_init__(self) -> None:
-        upper = math.inf if self.upper_bound is None else self.upper_bound
-        if not (self.dual <= self.primal and self.directional_margin <= upper):
-            what, lower = "objective", self.dual
-            if self.has_margins:
-                what, lower = "margin", max(self.primal_margin, self.directional_margin)
+        if not self.dual <= self.primal:
             raise InternalError(
-                f"the lower bound {lower!r} on the best {what} is above the upper bound "
-                f"{upper if self.has_margins else self.primal!r}, more than rounding can do. No "
+                f"the lower bound {self.dual!r} on the best objective is above the upper bound "
+                f"{self.primal!r}, more than rounding can do. No "
                 "certificate was made. Run again: if it says so again, this is a defect; if not, "
                 "have this machine's memory tested."
             )
@@ -94,10 +86,9 @@ class Certificate:
 
     @property
     def primal_margin(self) -> float:
-        """Bound γ_d from below by 1/√(2 P); the directional margin where no P is proven; −∞ for
-        other losses."""
+        """Bound γ_d from below by 1/√(2 P); −∞ where no P is proven, and for other losses."""
         if self.primal == math.inf or not self.has_margins:
-            return self.directional_margin
+            return -math.inf
         return (1.0 - FEW) / math.sqrt(2.0 * self.primal)
 
     @property
@@ -107,9 +98,8 @@ class Certificate:
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Return plain numbers for reports and the model file."""
-        directional, margin = self.directional_margin, self.primal_margin
+        margin = self.primal_margin
         return {
-            "directional_margin": None if directional == -math.inf else directional,
             "primal_margin": None if margin == -math.inf else margin,
             "upper_bound": self.upper_bound,
             "rows_scanned": self.rows_scanned,
@@ -128,12 +118,11 @@ def certificate_of(scan: ScanSums, w: Vector, bias: float) -> Certificate:
     sq_weights, lasso = _sizes(scan, w, bias)
     squared_hinge = scan.loss.code == kernels.SQUARED_HINGE
     has_margins = squared_hinge and not scan.free and not scan.ratio
-    directional = _directional(scan, sq_weights) if has_margins else -math.inf
     primal, rows = _primal(scan, sq_weights, lasso), int(scan.totals[kernels.ROWS])
     if scan.sums[kernels.COSTS] == math.inf and scan.sums[kernels.LEAST] < 1.0:
         primal = math.inf
     dual, rounding = dual_of(scan, primal, abs(bias) * scan.free)
-    return Certificate(directional, primal, dual, rows, rounding, has_margins)
+    return Certificate(primal, dual, rows, rounding, has_margins)
 
 
 def _sizes(scan: ScanSums, w: Vector, bias: float) -> tuple[float, float]:
@@ -145,14 +134,6 @@ def _sizes(scan: ScanSums, w: Vector, bias: float) -> tuple[float, float]:
         return squares + sq_bias, 0.0
     lasso = scan.ratio * penalty.soft_sums(w, 0.0).excess
     return ((1.0 - scan.ratio) * squares + sq_bias) * (1.0 + FEW), lasso * (1.0 + FEW)
-
-
-def _directional(scan: ScanSums, sq_weights: float) -> float:
-    """Bound min y_k·a / ‖a‖ from below, for the scanned weights and the dual variables."""
-    norm, least = math.sqrt(sq_weights + scan.sq_extension), float(scan.sums[kernels.LEAST])
-    if not 0.0 < norm < math.inf:
-        return -math.inf
-    return least / (norm * (1.0 + FEW)) if least > 0.0 else least / norm * (1.0 + FEW)
 
 
 def _primal(scan: ScanSums, sq_weights: float, lasso: float) -> float:

@@ -41,11 +41,11 @@ BIAS, SQ_NORM, LOSS, GAINS, STEPS = 0, 1, 2, 3, 3
 the place of GAINS is t = Σ c_k."""
 
 LEAST, LENGTHS, SIZES, COSTS, NORMS, MAGNITUDES = 0, 1, 2, 3, 4, 5
-SQ_EXTENSION, DUAL_BIAS, LOSSES, EARNED, SUMS = 6, 8, 10, 12, 14
-"""Places in a scan's ``sums``: a lower bound of min l (w·x + ρ w_bias) + Δ² α; Σ |α_k| ‖x_k‖;
-Σ |α_k| ρ; Σ C_k; Σ C_k ‖x_k‖; and the sum of |gains|. The others are compensated, the next place
-sums their rounding errors: Σ Δ_k² α_k²; Σ α_k l_k ρ; Σ C_k φ(m_k), at least; and the gains
-−Σ C_k φ*(−α_k/C_k), at most. And how many places there are."""
+DUAL_BIAS, LOSSES, EARNED, SUMS = 6, 8, 10, 12
+"""Places in a scan's ``sums``: a lower bound of min l (w·x + ρ w_bias); Σ |α_k| ‖x_k‖; Σ |α_k| ρ;
+Σ C_k; Σ C_k ‖x_k‖; and the sum of |gains|. The others are compensated, the next place sums their
+rounding errors: Σ α_k l_k ρ; Σ C_k φ(m_k), at least; and the gains −Σ C_k φ*(−α_k/C_k), at most.
+And how many places there are."""
 
 ROWS, SUPPORT, TOTALS = 0, 1, 2
 """Places in a scan's ``totals``: rows, rows with α_k ≠ 0; and how many places there are."""
@@ -712,16 +712,14 @@ def _least_target(target, center, alpha):
 
 
 @helper
-def _add_dual(sums, phi, cost, price, alpha, target):
-    """Add what α earns at least to ``sums``, the size of that, and Δ² α². Where C = ∞ it earns α
-    itself."""
+def _add_dual(sums, phi, cost, alpha, target):
+    """Add what α earns at least to ``sums``, and the size of that; where C = ∞ α itself."""
     if cost < math.inf:
         earned = cost * _gain(phi, alpha / cost, target)
     else:
         earned = alpha if alpha > 0.0 else -math.inf
     sums[MAGNITUDES] += abs(earned)
     _add_to(sums, np.uintp(EARNED), earned)
-    _add_to(sums, np.uintp(SQ_EXTENSION), price * (alpha * alpha))
 
 
 @kernel(
@@ -778,9 +776,8 @@ def scan(
     center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
         taken off it already: a bias that is not penalised may be moved by any number.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
-    threshold, marks : uint8, shape (rows,): 1 where l (w·x + ρ w_bias) + Δ² α ≤ ``threshold`` (Δ
-        counts for SQUARED_HINGE alone) or α ≠ 0, else 0; of LOG_LOSS, and where t_k are numbers,
-        always 1, but for rows that are left out.
+    threshold, marks : uint8, shape (rows,): 1 where l (w·x + ρ w_bias) ≤ ``threshold`` or α ≠ 0,
+        else 0; of LOG_LOSS, and where t_k are numbers, always 1, but for rows that are left out.
     """
     numbers = len(targets) > 0
     rows_scanned, least = totals[ROWS], sums[LEAST]
@@ -794,7 +791,7 @@ def scan(
         roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
         norm = math.sqrt(squares[i])
         off = roundings * UNIT_ROUNDOFF * (norm * length + rho * abs(bias))
-        cost, price = costs[i], 0.5 / costs[i] if phi.code == SQUARED_HINGE else 0.0
+        cost = costs[i]
         sums[COSTS] += cost
         sums[NORMS] += cost * norm
         at = sure = margin - off
@@ -803,9 +800,8 @@ def scan(
         if cost < math.inf:
             _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
         alpha = np.float64(alphas[i])
-        extension = price * alpha
-        least = min(least, sure + extension - 8.0 * UNIT_ROUNDOFF * (abs(sure) + abs(extension)))
-        if margin + extension <= threshold or numbers or phi.code == LOG_LOSS:
+        least = min(least, sure)
+        if margin <= threshold or numbers or phi.code == LOG_LOSS:
             marks[i] = 1
         if alpha != 0.0:
             marks[i] = 1
@@ -814,7 +810,7 @@ def scan(
             sums[SIZES] += abs(alpha) * rho
             sums[LENGTHS] += abs(alpha) * norm
             target = _least_target(targets[i], center, alpha) if numbers else 0.0
-            _add_dual(sums, phi, cost, price, alpha, target)
+            _add_dual(sums, phi, cost, alpha, target)
     sums[LEAST], totals[ROWS] = least, rows_scanned
 
 

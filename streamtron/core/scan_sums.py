@@ -105,9 +105,9 @@ class ScanSums:
     def _add_sums(self, block: Vector, totals: NDArray[np.int64]) -> None:
         sums = self.sums
         sums[kernels.LEAST] = min(sums[kernels.LEAST], block[kernels.LEAST])
-        plain = slice(kernels.LENGTHS, kernels.SQ_EXTENSION)
+        plain = slice(kernels.LENGTHS, kernels.DUAL_BIAS)
         sums[plain] += block[plain]
-        _add_compensated(sums[kernels.SQ_EXTENSION :], block[kernels.SQ_EXTENSION :])
+        _add_compensated(sums[kernels.DUAL_BIAS :], block[kernels.DUAL_BIAS :])
         self.totals += totals
 
     def center(self, bias: float) -> float:
@@ -134,18 +134,13 @@ class ScanSums:
         return sq_weights + (0.0 if self.free else self.dual_bias**2)
 
     @property
-    def sq_extension(self) -> float:
-        """Return Σ Δ_k² α_k²."""
-        return self.sum_at(kernels.SQ_EXTENSION)
-
-    @property
     def gains(self) -> float:
         """Return −Σ C_k φ*(−α_k/C_k), at most."""
         return self.sum_at(kernels.EARNED)
 
     def sum_at(self, place: int) -> float:
         """Return the compensated sum at a place of ``sums``."""
-        assert place >= kernels.SQ_EXTENSION
+        assert place >= kernels.DUAL_BIAS
         return float(self.sums[place] + self.sums[place + 1])
 
     def distance(self, w: Vector) -> float:

@@ -224,7 +224,7 @@ def _certificate_of(past: EarlierData) -> dict[str, Any]:
     dual, sums = past.dual, past.scan_sums
     has_margins = dual > 0.0 and sums.loss.quadratic and not sums.free
     return {
-        **dict.fromkeys(Certificate(0.0, 1.0, 0.0, 0).to_dict()),
+        **dict.fromkeys(Certificate(1.0, 0.0, 0).to_dict()),
         "upper_bound": (1.0 + FEW) / math.sqrt(2.0 * dual) if has_margins else None,
         "dual_objective": dual or None,
         "rows_scanned": past.rows,

@@ -71,7 +71,7 @@ class LinearModel:
     classes : in rising order, all numbers, all strings or all booleans; K of them where there are
         K rows of weights; () of regression.
     settings : JSON; all that determines the model besides the data.
-    certificate : JSON; what is proven (``directional_margin``, ``primal_margin``, ``upper_bound``,
+    certificate : JSON; what is proven (``primal_margin``, ``upper_bound``,
         ``relative_duality_gap``, ``rows_scanned`` …), see ``ModelCertificate``; empty, or given as
         None, if nothing is.
     reading : JSON; the reader's contract. ``index_base`` (0 or 1) must be there; ``columns`` is

@@ -28,7 +28,6 @@ from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.report import NOT_CERTIFIED, Outcome
 
 BOUNDS = (
-    "directional_margin",
     "primal_margin",
     "upper_bound",
     "primal_objective",

@@ -142,7 +142,7 @@ def _done(
     number: int, gap: float | None, tol: float = 0.01, active: int = 10, **more: Any
 ) -> events.ReadingDone:
     more |= {"tol": tol, "rows": 100}
-    proven = None if gap is None else of_margins(0.0, (1.0 - gap) ** 0.5, 1.0, 100)
+    proven = None if gap is None else of_margins((1.0 - gap) ** 0.5, 1.0, 100)
     return events.ReadingDone(number, "ascent", "scan", 0, 0, active, proven, 1.0, **more)
 
 

@@ -15,7 +15,7 @@ from tests.helpers.sources import csr
 def test_weights_with_a_small_objective_far_from_those_of_the_dual_point_prove_no_more():
     """P of these weights alone, and how unbalanced the dual point is, would."""
     rows, alphas = csr([[(0, 1.0)], [(0, 10.0)]]), np.float32([0.04, 0.0396])
-    targets = Targets(np.arange(2), np.int8([1, -1]), np.full(2, 12.5), np.array([1.0, 100.0]))
+    targets = Targets(np.arange(2), np.int8([1, -1]), np.full(2, 0.04), np.array([1.0, 100.0]))
     frozen = Frozen(np.array([-0.1]), 0.0, HINGE, 4.0)
     frozen.scan(rows, targets, alphas, 4.0)
     balanced = float(2 * alphas[1]) - 0.5 * float(9.0 * alphas[1]) ** 2
@@ -26,7 +26,7 @@ def test_weights_with_a_small_objective_far_from_those_of_the_dual_point_prove_n
 def test_the_feature_of_the_bias_does_not_matter_to_what_is_proven(rho):
     """Of a dual point that is off by a part of 10⁻⁶."""
     rows, alphas = csr([[(0, 1.0)], [(0, -1.0)]]), np.float32([0.25, 0.25 * (1.0 - 1e-6)])
-    targets = Targets(np.arange(2), np.int8([1, -1]), np.full(2, 1.0), np.ones(2))
+    targets = Targets(np.arange(2), np.int8([1, -1]), np.full(2, 0.5), np.ones(2))
     frozen = Frozen(np.array([0.5]), 0.0, HINGE, rho)
     frozen.scan(rows, targets, alphas, rho)
     assert frozen.certificate().dual == pytest.approx(0.375, rel=1e-5)

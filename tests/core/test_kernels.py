@@ -230,12 +230,11 @@ def plain_scan(scan: Scan) -> PartialSums:
             continue
         seen.totals[kernels.ROWS] += 1
         m, cost, alpha, l = oracle.margin(k), oracle.costs[k], oracle.alphas[k], oracle.labels[k]
-        price = 0.5 / cost if loss == "squared_hinge" else 0.0
         norm = math.sqrt(sum_in_order(value * value for _, value in row))
         off = (1.01 * len(row) + 24.0) * u * (norm * scan.length + case.rho * abs(oracle.bias))
         sums[kernels.COSTS] += cost
         sums[kernels.NORMS] += cost * norm
-        least, t = 0.0, 0.0
+        t = 0.0
         if oracle.numbers:
             t, room = oracle.numbers[k], 0.0
             room = off + 4.0 * u * (abs(m) + abs(t) + ORIGIN + off)
@@ -245,11 +244,9 @@ def plain_scan(scan: Scan) -> PartialSums:
             at = m - off
         if cost < math.inf:
             add_to(sums, kernels.LOSSES, cost * (plain(loss, at)[0] + 2.0**-1000))
-        extension, sure = price * alpha, m - off
-        least = sure + extension - 8.0 * u * (abs(sure) + abs(extension))
-        sums[kernels.LEAST] = min(sums[kernels.LEAST], least)
+        sums[kernels.LEAST] = min(sums[kernels.LEAST], m - off)
         always = bool(oracle.numbers) or loss == "log_loss"
-        seen.marks[k] = int(always or m + extension <= threshold or alpha != 0.0)
+        seen.marks[k] = int(always or m <= threshold or alpha != 0.0)
         if alpha != 0.0:
             for column, value in row:
                 pair = [seen.fresh[column], seen.low[column]]
@@ -264,7 +261,6 @@ def plain_scan(scan: Scan) -> PartialSums:
                 earned = cost * plain_gain(loss, alpha / cost, t)
             sums[kernels.MAGNITUDES] += abs(earned)
             add_to(sums, kernels.EARNED, earned)
-            add_to(sums, kernels.SQ_EXTENSION, price * (alpha * alpha))
     return seen
 
 

@@ -25,13 +25,13 @@ def scan_column(loss: Loss, seed: int) -> tuple[bool, bool]:
     rng = np.random.default_rng([seed, 3])
     n, ratio = int(rng.integers(2, 9)), float(rng.choice([1.0, 0.5, rng.random()]))
     C = 10.0 ** rng.uniform(-4, 4) * np.exp2(rng.integers(-8, 8, n) * (rng.random() < 0.5))
-    signs, price = rng.choice(np.array([-1, 1], np.int8), n), 0.5 / C
+    signs = rng.choice(np.array([-1, 1], np.int8), n)
     free = rng.random() < 0.3
     has_bias = free or (loss is not LOG_LOSS and rng.random() < 0.3)
     rho = float(rng.choice([0.5, 4.0])) if has_bias else 0.0
     t = np.round(rng.normal(size=n), 3) if loss.numbers else np.zeros(0)
     signs = np.ones(n, np.int8) if loss.numbers else signs
-    costs, given = [1 / (2 * Fraction(p)) for p in price.tolist()], (t if loss.numbers else signs)
+    costs, given = [*map(Fraction, C.tolist())], (t if loss.numbers else signs)
     signed, steep = list(map(Fraction, given.tolist())), Fraction(loss.steepest)
     mean = Fraction(0)  # of the slope, Σ C L (signed − mean) is that of the best bias
     if rho:
@@ -53,7 +53,7 @@ def scan_column(loss: Loss, seed: int) -> tuple[bool, bool]:
     alphas = to_alphas(alpha, loss.most * C)
     odds = math.atanh(float(mean)) * 2.0 if loss is LOG_LOSS and abs(mean) < 1 else float(mean)
     scan = Frozen(np.zeros(1), odds / (rho or 1.0), loss, rho * free, ratio)
-    targets = Targets(np.arange(n), signs, price, X.astype(float) ** 2, t)
+    targets = Targets(np.arange(n), signs, C, X.astype(float) ** 2, t)
     scan.scan(csr([[(0, x)] for x in X]), targets, alphas, rho)
     proof = scan.certificate()
     zeros = zero_columns(scan.scan_sums, proof.primal, proof.dual)
@@ -147,7 +147,7 @@ def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge(
     ratio, v = 1.0 - 2.0**-30, 1.25
     assert Penalty.of(ratio).dual(10.0, np.array([v, 0.0])) == pytest.approx(10.0 / v, rel=1e-8)
     assert Penalty.of(1.0).dual(10.0, np.array([0.25, 0.0])) == 10.0, "never above what α earns"
-    targets = Targets(np.arange(1), np.array([1], np.int8), np.array([0.5]), np.zeros(1))
+    targets = Targets(np.arange(1), np.array([1], np.int8), np.ones(1), np.zeros(1))
     frozen = Frozen(np.ones(1), 0.0, ratio=ratio)
     frozen.scan(csr([[(0, v)]]), targets, np.ones(1, np.float32), 0.0)  # C = 1
     assert frozen.certificate().dual == pytest.approx(0.75 / v, rel=1e-6)

@@ -110,7 +110,7 @@ def test_the_dual_of_rows_with_100_000_columns_is_that_of_the_sum_and_hardly_les
     frozen = Frozen(np.zeros(100_000), 0.0)
     rows = make_rows(np.arange(0, X.size + 1, 100_000), np.tile(np.arange(100_000), 20), X.ravel())
     squares = (X.astype(float) ** 2).sum(axis=1)
-    targets = Targets(np.arange(20), np.ones(20, np.int8), np.full(20, 0.5 / C), squares)
+    targets = Targets(np.arange(20), np.ones(20, np.int8), np.full(20, C), squares)
     frozen.scan(rows, targets, alphas, 0.0)
     dual, rounding = dual_of(frozen.scan_sums)
     long = alphas.astype(np.longdouble)  # 64 bits: exact enough
@@ -192,7 +192,7 @@ def test_the_bound_of_P_holds_where_a_row_lies_at_the_edge_of_what_has_a_slack(s
     w = (1.0 + int(rng.integers(-6, 7)) * 2.0**-53) / x
     frozen = Frozen(np.array([w]), 0.0)
     ones, none = np.ones(1), np.zeros(1, np.float32)
-    targets = Targets(np.arange(1), ones.astype(np.int8), 0.5 / C * ones, x * x * ones)
+    targets = Targets(np.arange(1), ones.astype(np.int8), C * ones, x * x * ones)
     frozen.scan(make_rows(np.array([0, 1]), np.array([0]), np.array([x])), targets, none, 0.0)
     bound, slack = Fraction(frozen.certificate().primal), 1 - Fraction(w) * Fraction(x)
     exact = Fraction(w) ** 2 / 2 + Fraction(C) * max(Fraction(0), slack) ** 2

@@ -216,7 +216,6 @@ def false_claims(
             for name, value in certificate.items()
             if isinstance(value, int | float | None)
         }
-        directional = max(exact["directional_margin"], Decimal(0))
         lower, upper = max(exact["primal_margin"], Decimal(0)), exact["upper_bound"]
         away = [a - b for a, b in zip(weights, best.v, strict=True)]
         # v* itself is known to √(2 (P − D)) of this arithmetic
@@ -225,7 +224,6 @@ def false_claims(
         gap = (own - best.primal) / own if own else Decimal(0)
         claims = {
             "the lower bound is above the best margin": 2 * best.dual * lower**2 > 1,
-            "the directional margin is above the best margin": 2 * best.dual * directional**2 > 1,
             "the upper bound is below the best margin": (
                 certificate["upper_bound"] is not None and 2 * best.primal * upper**2 < 1
             ),

@@ -119,7 +119,7 @@ def _least_of_shards(
     return least_primal(X, np.concatenate(parts[1::2]), C, rho, json.loads(class_weight), loss=loss)
 
 
-def of_margins(directional: float, margin: float, upper: float, rows: int = 10) -> Certificate:
+def of_margins(margin: float, upper: float, rows: int = 10) -> Certificate:
     """The certificate of P and D that mean these margins."""
     primal = 0.5 / margin / margin if margin else math.inf
-    return Certificate(directional, primal, 0.5 / upper / upper, rows)
+    return Certificate(primal, 0.5 / upper / upper, rows)

@@ -158,7 +158,7 @@ def test_a_row_longer_than_memory_is_part_of_the_quadratic():
 def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned, next_scan):
     learner = learner_of(rows_in_memory(np.eye(2), [1, -1]), Settings())
     learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
-    learner.best.certificate = of_margins(0.0, 0.25, 0.5)
+    learner.best.certificate = of_margins(0.25, 0.5)
     learner.outside = Outside(np.array(scanned), known=0.25)
     learner.progress.reading = reading
     list(few_columns.finish(learner))

@@ -80,7 +80,7 @@ def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, m
     signs, alphas = draw(-1, 2, 300).astype(np.int8), draw(0, 2**24, 300).astype(np.float32)
     alphas = alphas - np.float32(2**23) if loss.numbers else alphas
     t = np.zeros(300 if loss.numbers else 0)
-    targets = Targets(np.arange(300), signs, np.ones(300), np.ones(300), t)
+    targets = Targets(np.arange(300), signs, np.full(300, 0.5), np.ones(300), t)
     counting = np.where(signs != 0, alphas, np.float32(0.0))
     told, added = [], set()
     for threads, given in (1, counting), *((number, alphas) for number in (1, 2, 3, 4, 6)):
