@@ -259,8 +259,8 @@ model.predict(np.ones((3, 2)))
 """
 READ = """
 import sys, streamtron.model.metrics
-from streamtron.data import open_shards
-assert len(list(open_shards([sys.argv[1]]).chunks())) == 1
+from streamtron.data import ReaderConfig, ShardRows, find_shards
+assert len(list(ShardRows(*find_shards([sys.argv[1]]), ReaderConfig()).chunks())) == 1
 """
 
 

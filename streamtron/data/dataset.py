@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from streamtron.core.errors import DataError
 from streamtron.core.rows import Block, Chunk, Facts, Held, Label, freeze, make_rows, ranges_of
 from streamtron.core.threads import opened_threads
 from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
-from streamtron.data.cache.flat_file import (
+from streamtron.data.discover import ShardFile
+from streamtron.data.flat_file import (
     CachedShard,
     CacheSlot,
     Columns,
@@ -34,22 +36,21 @@ from streamtron.data.cache.flat_file import (
     Table,
     writing_cache,
 )
-from streamtron.data.discover import ShardFile
 from streamtron.data.labels import LabelTable, too_few
 from streamtron.data.manifest import (
     Manifest,
     ShardRecord,
+    Skipped,
     changed,
     check_all_unchanged,
     check_duplicate,
     no_rows,
 )
-from streamtron.data.prefetch import prefetch
+from streamtron.data.prefetch import PATIENCE, prefetch
 from streamtron.data.prepare import Prepared, Preparing, ShardFacts, prepare
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import resolve_by_first
 from streamtron.data.row_batch import RowBatch
-from streamtron.data.source import Skipped, close_readings, record_of
 
 DENSE = 1 << 24
 """Column numbers below this are counted in an array with a place for each; else tables are sorted
@@ -298,7 +299,14 @@ class Dataset(AbstractContextManager["Dataset"]):
     def close(self) -> None:
         """Stop all readings, their threads included."""
         self._closed = True
-        close_readings(self._running)
+        for reading in list(self._running):
+            patience = time.monotonic() + PATIENCE
+            while time.monotonic() < patience:
+                try:
+                    reading.close()
+                    break
+                except ValueError:  # another thread is in it, and ends it with its next chunk
+                    time.sleep(0.01)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -312,7 +320,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         first_row = 0
         for shard, file in zip(self.shards, self._files, strict=True):
             rows, nonzeros = file.contents.rows, file.contents.nonzeros
-            yield record_of(shard, file.fingerprint(), rows, nonzeros, first_row)
+            yield ShardRecord.of(shard, file.fingerprint(), rows, nonzeros, first_row)
             first_row += rows
 
     def _make_blocks(self) -> Iterator[Block]:

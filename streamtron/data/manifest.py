@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamtron.core.errors import DataError
 from streamtron.data.discover import FORMATS, ShardFile
@@ -35,6 +35,21 @@ class ShardRecord:
     rows: int
     nonzeros: int
     first_row: int
+
+    @classmethod
+    def of(
+        cls, shard: ShardFile, fingerprint: str, rows: int, nonzeros: int, first_row: int
+    ) -> ShardRecord:
+        """Make the record of a shard that was read as it was found."""
+        file = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
+        return cls(*file, fingerprint, rows, nonzeros, first_row)
+
+
+class Skipped(NamedTuple):
+    """A shard that was left out, and the sentence with which its reader refused it."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,19 +100,9 @@ def _part(offsets: Offsets, rows: slice | NDArray[np.int64]) -> tuple[Offsets, A
     return starts, np.repeat(offsets[rows] - starts[:-1], lengths) + np.arange(starts[-1])
 
 
-class ShardReader(Protocol):
-    """One shard. ``batches()`` reads it from its start, any number of times."""
-
-    def batches(self) -> Iterator[RowBatch]:
-        """The shard's rows in file order. Raises DataError (contents), MachineError (reading)."""
-
-    def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes, 32 hex digits; free after ``batches()``."""
-
-
 class FileReader(ABC):
-    """What the readers of files share; a ``ShardReader`` of the rows that are not ``without``, and
-    are in the share that is read, see ``in_share``."""
+    """One shard: of its rows those that are not ``without``, and are in the share that is read, see
+    ``in_share``. What the readers of all formats share."""
 
     def __init__(
         self,
@@ -136,7 +126,10 @@ class FileReader(ABC):
         """Yield all rows in file order, checked; nothing for a file without rows."""
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the rows that are left, in file order."""
+        """Yield the rows that are left, in file order; any number of times, from the start.
+
+        DataError is raised for what is in the file, MachineError for one that cannot be read.
+        """
         first, unlabelled, deleted = 0, 0, self._without
         reading = self.reading
         leaves_out = reading.null_labels == "left_out" and reading.labels == "required"

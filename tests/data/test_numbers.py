@@ -15,7 +15,14 @@ from streamtron import convert, generate
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import MemoryData, ReaderConfig, open_shards
+from streamtron.data import (
+    MemoryData,
+    ReaderConfig,
+    ShardRows,
+    excluding,
+    find_shards,
+    fingerprints,
+)
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import TextForm, text_predictions
@@ -129,10 +136,11 @@ def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path):
     shares = [ReaderConfig(numbers=True, share=share) for share in ((0.0, 0.3), (0.3, 1.0))]
     parts = [targets(path, reading) for reading in shares]
     assert sorted(parts[0] + parts[1]) == numbers
-    with open_shards([str(path)], PLAIN) as source:
-        [(_, fingerprint)] = source.fingerprints()
-        source.exclude([Deletions(str(path), fingerprint, np.arange(0, 40, 2))])
-        assert [x for chunk in source.chunks() for x in chunk.codes] == numbers[1::2]
+    files = find_shards([str(path)])
+    [(_, fingerprint)] = fingerprints(files, PLAIN)
+    [file] = excluding(files, [Deletions(str(path), fingerprint, np.arange(0, 40, 2))], PLAIN)
+    with ShardRows(file, PLAIN) as shard:
+        assert [x for chunk in shard.chunks() for x in chunk.codes] == numbers[1::2]
 
 
 @pytest.mark.parametrize("kind", ["text", "dense"])

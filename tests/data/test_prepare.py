@@ -23,10 +23,9 @@ import pytest
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.executor import serial
-from streamtron.data import cache_files, clear_cache, find_shards, manifest
+from streamtron.data import cache_files, clear_cache, find_shards, flat_file, manifest
 from streamtron.data.blocks import Buffers
-from streamtron.data.cache import flat_file
-from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
+from streamtron.data.flat_file import CachedShard, GroupReader, read_contents
 from streamtron.data.prepare import THREAD_NAME, Progress
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
@@ -325,7 +324,7 @@ def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()
-            write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
+            write_shard(Path(self.path), [(1.0, 1.0, {})] * 2)
             if error:
                 raise error
 
@@ -382,11 +381,11 @@ def test_a_store_that_does_not_answer_is_waited_for_by_nobody(shards, cache, mon
 
     class Hanging(ListReader):
         def batches(self):
-            if self.shard.name == "c.svm":
+            if self.name == "c.svm":
                 waiting.set()
                 done.wait(60)
             assert waiting.wait(60)
-            if self.shard.name == "b.svm":
+            if self.name == "b.svm":
                 raise DataError("b.svm: half.")
             return super().batches()
 
@@ -431,7 +430,7 @@ class Slow(ListReader):
     def batches(self):
         for batch in super().batches():
             yield batch
-            if self.shard.name == "b.svm":
+            if self.name == "b.svm":
                 print("begun", flush=True)
                 time.sleep(60)
 

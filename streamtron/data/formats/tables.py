@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class TableReader(FileReader, ABC):
-    """One shard of a format that holds tables; a ``ShardReader``.
+    """One shard of a format that holds tables.
 
     Row batches have some 2²⁰ nonzeros at most; index base ``"auto"`` means 0. From a
     store the file is fetched once, whole, and read from a copy in the directory ``scratch`` (None =

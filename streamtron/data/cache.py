@@ -22,9 +22,9 @@ from streamtron.core.errors import FileDamaged
 from streamtron.core.files import reading_from, writing_to
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
-from streamtron.data.cache import flat_file
-from streamtron.data.cache.flat_file import CachedShard, writing_cache
+from streamtron.data import flat_file
 from streamtron.data.discover import ROWS_GIVEN, ShardFile
+from streamtron.data.flat_file import CachedShard, writing_cache
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.storage import Stamp
 
