@@ -1,6 +1,7 @@
 """Spoilt weights of a run are made afresh from its counts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
     first = 0
     for chunk in chunks_in(*shards):
         ranges = ((first, first := first + len(chunk)),)
-        targets = learner.targets(chunk._replace(ranges=ranges))
+        targets = learner.targets(replace(chunk, ranges=ranges))
         factors = learner.counts.take(targets.numbers) * targets.signs.astype(float)
         kernels.combine(chunk.rows, factors, learner.settings.rho, total)
         occurs[chunk.rows.indices] = True
