@@ -29,11 +29,13 @@ from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
 from streamtron.data.discover import ShardFile
 from streamtron.data.flat_file import (
     CachedShard,
-    CacheSlot,
     Columns,
     Entry,
     GroupReader,
+    Slot,
     Table,
+    read_blocks,
+    room_for,
     writing_cache,
 )
 from streamtron.data.labels import LabelTable, too_few
@@ -125,7 +127,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         self.width = int(self.numbers.max()) + 1 if len(self.numbers) else 0
         ranks = ranks_of(self._files, self.numbers, directory)
         self._slots = [
-            CacheSlot(file, number, table, places)
+            Slot(file, number, table, places)
             for file, table, places in zip(self._files, codes, ranks, strict=True)
             for number in range(len(file.contents.entries))
         ]
@@ -216,13 +218,12 @@ class Dataset(AbstractContextManager["Dataset"]):
         check_all_unchanged(self.shards)
 
         def read(numbers: range) -> None:
-            most = max((entries[number].stored_columns for number in numbers), default=0)
-            room = np.empty(most, np.uint8)
-            for number in numbers:
-                held = indices[starts[number] : starts[number + 1]]
-                their_values = values[firsts[number] : firsts[number + 1]]
-                part = self._slots[number].read(held, their_values, room, by_row=by_row)
-                parts[number] = part._replace(indices=indices[:0], values=None)
+            slots = self._slots[numbers.start : numbers.stop]
+            room = np.empty(room_for(slots), np.uint8)
+            their_values = values[firsts[numbers.start] :]
+            parts[numbers.start : numbers.stop] = read_blocks(
+                slots, indices[starts[numbers.start] :], their_values, room, by_row=by_row
+            )
 
         opened_threads().work(read, _stretches(entries))
         rows = [part for part in parts if part is not None]

@@ -430,7 +430,7 @@ class CachedShard:
         size, entries = self.contents.columns, self.contents.entries
         table = Table(np.empty(size, np.uint32), np.empty(size, np.int64))
         offset = entries[-1].offset + entries[-1].bytes if entries else len(_HEAD)
-        self._fill(offset, self.contents.table_checksum, "table of columns", table)
+        self.fill(offset, self.contents.table_checksum, "table of columns", table)
         rising = np.sort(table.columns)
         if (
             (rising[1:] == rising[:-1]).any()
@@ -441,63 +441,7 @@ class CachedShard:
             raise _damaged(self.path, "its table of columns is none that we write")
         return table
 
-    def read(
-        self,
-        number: int,
-        ranks: Columns,
-        indices: Columns,
-        values: NDArray[np.float32],
-        room: NDArray[np.uint8],
-        *,
-        by_row: bool,
-    ) -> RowBatch:
-        """Read a segment, its columns by their ``ranks``, and its values, one a nonzero or
-        ``by_row``, into these arrays; ``room`` : for the columns as they are stored."""
-        entry, known = self.contents.entries[number], len(self.contents.labels)
-        head = [np.empty(length, dtype) for dtype, length in entry.head]
-        stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
-        spread = entry.values != "all" and not by_row
-        read = np.empty(entry.rows, np.float32) if spread else values
-        parts = [*head, stored, read[: entry.stored_values]]
-        self._fill(entry.offset, entry.checksum, f"block {number}", parts)
-        weights, squares, lengths, counts, codes = head
-        if entry.length is not None:
-            lengths = np.full(entry.rows, entry.length, np.uint32)
-        indptr = offsets_of(lengths)
-        if entry.first_column is not None:
-            dense = np.arange(entry.length or 0, dtype=np.uint32) + np.uint32(entry.first_column)
-            stored = np.tile(dense, entry.rows)
-        offsets = None if entry.labels is None else offsets_of(counts)
-        fits = indptr[-1] == entry.nonzeros == len(stored)
-        if offsets is not None:
-            fits = fits and offsets[-1] == len(codes)
-        if codes.dtype != np.float64:
-            codes = codes.astype(np.int32)
-            least = -1 if offsets is None else 0
-            fits = fits and codes.min(initial=0) >= least and codes.max(initial=-1) < known
-        renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
-        if not fits or not renumber(stored, ranks, indices):
-            raise _damaged(self.path, f"block {number}: not as we write them")
-        if entry.values == "none":
-            read[:] = 1
-        if entry.values != "all":
-            squares = squares_of(indptr, indices, read, 0)
-        if spread:
-            values[:] = np.repeat(read, lengths)
-        return RowBatch(
-            indptr,
-            indices,
-            values,
-            codes,
-            self.contents.labels,
-            weights if entry.has_weights else None,
-            str,
-            offsets,
-            squares,
-            by_row,
-        )
-
-    def _fill(self, offset: int, checksum: int, what: str, arrays: Sequence[Any]) -> None:
+    def fill(self, offset: int, checksum: int, what: str, arrays: Sequence[Any]) -> None:
         """Read bytes of the file into arrays; a damaged file is rebuilt first."""
         for remake in (self.remake, None):
             try:
@@ -514,13 +458,13 @@ class CachedShard:
                     ) from damage
 
 
-class CacheSlot(NamedTuple):
-    """A block in a prepared file; ``to_source`` turns the shard's codes into those of the data,
+class Slot(NamedTuple):
+    """A block in a prepared file; ``codes`` turns the shard's codes into those of the data,
     ``ranks`` the shard's columns into the data's."""
 
     shard: CachedShard
     number: int
-    to_source: NDArray[np.int32]
+    codes: NDArray[np.int32]
     ranks: Columns
 
     @property
@@ -536,9 +480,72 @@ class CacheSlot(NamedTuple):
         *,
         by_row: bool,
     ) -> RowBatch:
-        """Read the rows; see ``CachedShard.read``."""
-        batch = self.shard.read(self.number, self.ranks, indices, values, room, by_row=by_row)
-        return batch.coded(self.to_source)
+        """Read the rows, columns and values into these arrays, values one a nonzero or ``by_row``;
+        ``room`` : for the columns as they are stored."""
+        entry, labels = self.entry, self.shard.contents.labels
+        head = [np.empty(length, dtype) for dtype, length in entry.head]
+        stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
+        spread = entry.values != "all" and not by_row
+        read = np.empty(entry.rows, np.float32) if spread else values
+        parts, what = [*head, stored, read[: entry.stored_values]], f"block {self.number}"
+        self.shard.fill(entry.offset, entry.checksum, what, parts)
+        weights, squares, lengths, counts, codes = head
+        if entry.length is not None:
+            lengths = np.full(entry.rows, entry.length, np.uint32)
+        indptr = offsets_of(lengths)
+        if entry.first_column is not None:
+            dense = np.arange(entry.length or 0, dtype=np.uint32) + np.uint32(entry.first_column)
+            stored = np.tile(dense, entry.rows)
+        offsets = None if entry.labels is None else offsets_of(counts)
+        fits = indptr[-1] == entry.nonzeros == len(stored)
+        fits = fits and (offsets is None or offsets[-1] == len(codes))
+        if not are_targets(codes):
+            codes = codes.astype(np.int32)
+            least = -1 if offsets is None else 0
+            fits = fits and codes.min(initial=0) >= least and codes.max(initial=-1) < len(labels)
+        renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
+        if not fits or not renumber(stored, self.ranks, indices):
+            raise _damaged(self.shard.path, f"{what}: not as we write them")
+        if entry.values == "none":
+            read[:] = 1
+        if entry.values != "all":
+            squares = squares_of(indptr, indices, read, 0)
+        if spread:
+            values[:] = np.repeat(read, lengths)
+        return RowBatch(
+            indptr,
+            indices,
+            values,
+            codes if are_targets(codes) else self.codes[codes],
+            labels,
+            weights if entry.has_weights else None,
+            str,
+            offsets,
+            squares,
+            by_row,
+        )
+
+
+def read_blocks(
+    slots: Sequence[Slot],
+    indices: Columns,
+    values: NDArray[np.float32],
+    room: NDArray[np.uint8],
+    *,
+    by_row: bool,
+) -> list[RowBatch]:
+    """Read blocks one behind the other; see ``Slot.read``."""
+    parts, start, first = [], 0, 0
+    for slot in slots:
+        stop, last = start + slot.entry.nonzeros, first + slot.entry.held_values(by_row)
+        parts.append(slot.read(indices[start:stop], values[first:last], room, by_row=by_row))
+        start, first = stop, last
+    return parts
+
+
+def room_for(slots: Sequence[Slot]) -> int:
+    """Return the bytes of the largest columns as they are stored."""
+    return max((slot.entry.stored_columns for slot in slots), default=0)
 
 
 class GroupReader:
@@ -549,22 +556,15 @@ class GroupReader:
         self.buffers, self._by_row = Buffers(), by_row
         self._room = np.empty(0, np.uint8)
 
-    def chunk(self, slots: Sequence[CacheSlot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
+    def chunk(self, slots: Sequence[Slot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """Read the rows of the segments, in this order, as one chunk."""
         size = sum(slot.entry.nonzeros for slot in slots)
         of_values = sum(slot.entry.held_values(self._by_row) for slot in slots)
         space = self.buffers.take(4 * (size + of_values))[: 4 * (size + of_values)]
         indices, values = space[: 4 * size].view(np.uint32), space[4 * size :].view(np.float32)
-        most = max((slot.entry.stored_columns for slot in slots), default=0)
-        if most > len(self._room):
+        if (most := room_for(slots)) > len(self._room):
             self._room = np.empty(most, np.uint8)
-        parts, start, first = [], 0, 0
-        for slot in slots:
-            stop = start + slot.entry.nonzeros
-            last = first + slot.entry.held_values(self._by_row)
-            held, their_values = indices[start:stop], values[first:last]
-            parts.append(slot.read(held, their_values, self._room, by_row=self._by_row))
-            start, first = stop, last
+        parts = read_blocks(slots, indices, values, self._room, by_row=self._by_row)
         return make_chunk(join_rows(parts, indices, values, by_row=self._by_row), ranges)
 
 

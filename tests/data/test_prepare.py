@@ -181,7 +181,9 @@ def read_all(path: Path) -> list[Any]:
     for number, entry in enumerate(shard.contents.entries):
         indices, values = np.empty(entry.nonzeros, np.uint32), np.empty(entry.nonzeros, np.float32)
         room = np.empty(entry.stored_columns, np.uint8)
-        batch = shard.read(number, ranks, indices, values, room, by_row=False)
+        codes = np.arange(-1, len(shard.contents.labels), dtype=np.int32)
+        slot = flat_file.Slot(shard, number, np.roll(codes, -1), ranks)
+        batch = slot.read(indices, values, room, by_row=False)
         blocks.append([array.tolist() for array in (batch.indptr, indices, values, batch.codes)])
     return [table, *blocks]
 
