@@ -30,7 +30,6 @@ from streamtron.data.storage import Stamp
 
 _SOURCE = re.compile(r"([0-9a-f]{16})_([0-9]+)_(-?[0-9]+)_([0-9a-f]{16}|)_([0-9a-f]{32})\.source")
 _FLAT_FILE = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.cache")
-_FORMER_LIST = re.compile(r"sources\.sealed")
 
 _log = logging.getLogger("streamtron")
 
@@ -152,7 +151,7 @@ def cache_files(directory: str) -> list[str]:
         return []
     with reading_from(directory):
         names = sorted(os.listdir(directory))
-    ours = (_FLAT_FILE, _SOURCE, flat_file.TEMPORARY, _FORMER_LIST)
+    ours = (_FLAT_FILE, _SOURCE, flat_file.TEMPORARY)
     names = [name for name in names if any(kind.fullmatch(name) for kind in ours)]
     return [os.path.join(directory, name) for name in names]
 

@@ -30,7 +30,6 @@ from streamtron.data.discover import ShardFile
 from streamtron.data.flat_file import (
     CachedShard,
     Columns,
-    Entry,
     GroupReader,
     Slot,
     Table,
@@ -217,15 +216,13 @@ class Dataset(AbstractContextManager["Dataset"]):
         parts: list[RowBatch | None] = [None] * len(entries)
         check_all_unchanged(self.shards)
 
-        def read(numbers: range) -> None:
-            slots = self._slots[numbers.start : numbers.stop]
-            room = np.empty(room_for(slots), np.uint8)
-            their_values = values[firsts[numbers.start] :]
-            parts[numbers.start : numbers.stop] = read_blocks(
-                slots, indices[starts[numbers.start] :], their_values, room, by_row=by_row
-            )
+        def read(group: list[int]) -> None:
+            first, stop = group[0], group[-1] + 1
+            room = np.empty(room_for(self._slots[first:stop]), np.uint8)
+            into = indices[starts[first] :], values[firsts[first] :]
+            parts[first:stop] = read_blocks(self._slots[first:stop], *into, room, by_row=by_row)
 
-        opened_threads().work(read, _stretches(entries))
+        opened_threads().work(read, [*self._in_data_order()])
         rows = [part for part in parts if part is not None]
         self._batch = join_rows(rows, indices, values, by_row=by_row) if rows else _no_rows()
         known = [made.contents for made in self._prepared if made.contents and not made.bytes]
@@ -251,36 +248,27 @@ class Dataset(AbstractContextManager["Dataset"]):
     def _from_disk(self, order: Iterable[Sequence[int]] | None) -> Generator[Chunk, None, None]:
         groups = partial(self._in_data_order) if order is None else partial(iter, [*order])
 
-        def read() -> Generator[Chunk]:
+        def read() -> Generator[tuple[Chunk, int]]:
             check_all_unchanged(self.shards)
             by_row = self.facts.by_row
             reader = self._idle.pop() if self._idle else GroupReader(by_row=by_row)
             try:
                 for group in groups():
                     slots = [self._slots[number] for number in group]
-                    yield reader.chunk(slots, ranges_of(self.blocks[number] for number in group))
+                    size = sum(slot.entry.bytes for slot in slots)
+                    ranges = ranges_of(self.blocks[number] for number in group)
+                    yield reader.chunk(slots, ranges), size
             finally:
                 self._idle.append(reader)
 
-        blocks = {block.first_row: number for number, block in enumerate(self.blocks)}
         ahead = read() if len(self.blocks) == 1 else prefetch(read, depth=1)
         with closing(ahead) as arriving:
-            for chunk in arriving:
+            for chunk, size in arriving:
                 if self._closed:
                     raise ValueError("The data set is closed.")
-                self._count(chunk.nonzeros, self._bytes_of(chunk, blocks))
+                self._count(chunk.nonzeros, size)
                 yield chunk
                 del chunk  # it would keep its buffer from the next but one
-
-    def _bytes_of(self, chunk: Chunk, blocks: dict[int, int]) -> int:
-        """Return the bytes of the blocks of a chunk."""
-        total = 0
-        for start, stop in chunk.ranges:
-            number = blocks[start]
-            while number < len(self.blocks) and self.blocks[number].first_row < stop:
-                total += self._slots[number].entry.bytes
-                number += 1
-        return total
 
     def _count(self, nonzeros: int, fetched: int) -> None:
         self.nonzeros_read += nonzeros
@@ -524,16 +512,6 @@ def _joined(known: Sequence[tuple[dict[str, Any], NDArray[np.int32]]], labels: i
         sum(facts["total"] for facts, _ in known) / max(rows, 1),
         *ends("targets"),
     )
-
-
-def _stretches(entries: Sequence[Entry]) -> list[range]:
-    """Cut consecutive blocks into stretches of about 2²⁰ nonzeros, which a thread reads."""
-    cutter, first, stretches = chunk_cutter(), 0, list[range]()
-    for number, entry in enumerate(entries):
-        if cutter.fill(entry.rows, entry.nonzeros) or number + 1 == len(entries):
-            stretches.append(range(first, number + 1))
-            first = number + 1
-    return stretches
 
 
 def _no_rows() -> RowBatch:

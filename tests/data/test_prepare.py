@@ -526,7 +526,7 @@ def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path,
 def test_reading_and_clearing_remove_what_is_ours_and_nothing_else(shards, cache):
     cache.mkdir()
     theirs = {"mine.txt", "important.tmp", "k.cache", "k.source", ".k.streamtron-cache"}
-    for name in {*theirs, "sources.sealed"}:  # the list that the sources were once in
+    for name in theirs:
         (cache / name).write_text("keep")
     read(shards, cache)
     size = sum(os.stat(path).st_size for path in cache_files(str(cache)))
