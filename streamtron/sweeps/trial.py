@@ -158,8 +158,8 @@ class Trial:
 def table_of(trials: Sequence[Trial], best: Trial) -> list[dict[str, Any]]:
     """Return the table: a row a candidate, with the columns of ``COLUMNS`` that all have."""
     rows = [trial.row(best) for trial in trials]
-    shared = set(rows[0]).intersection(*rows)
-    return [{name: row[name] for name in row if name in shared} for row in rows]
+    common = set(rows[0]).intersection(*rows)
+    return [{name: row[name] for name in row if name in common} for row in rows]
 
 
 def now() -> str:
@@ -179,16 +179,16 @@ def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
     """Refuse a metric that candidates do not have, or that they do not share, by a
     SettingsError."""
     first = candidates[0]
-    shared = set(metrics_of(first)).intersection(*map(metrics_of, candidates))
+    common = set(metrics_of(first)).intersection(*map(metrics_of, candidates))
     if any(candidate.regression != first.regression for candidate in candidates):
         raise SettingsError(
             "losses of numbers beside losses of classes: they have no metric in common. Sweep "
             "them one by one."
         )
-    if metric not in shared:
+    if metric not in common:
         kind = "many classes" if first.one_vs_rest else "two classes"
         kind = "numbers" if first.regression else kind
-        names = ", ".join(name for name in metrics_of(first) if name in shared)
+        names = ", ".join(name for name in metrics_of(first) if name in common)
         raise SettingsError(
             f"metric {metric!r}: of {kind}, expected one of {names}; and log_loss and brier_score "
             "where log_loss is the only --loss, for it alone gives probabilities."
