@@ -87,12 +87,6 @@ class ShardFile(NamedTuple):
         is_hashed_at_once = FORMATS[self.format].is_text or storage.is_uri(self.path)
         return self.size if is_hashed_at_once else 2 * self.size
 
-    @property
-    def most_nonzeros(self) -> int:
-        """Nonzeros that it can hold: plain libsvm text has 4 bytes for each, and 2 for a row."""
-        plain = self.format == "libsvm" and not self.path.lower().endswith(PACKED)
-        return self.size // 4 + 1 if plain else 1 << 62
-
 
 def find_shards(paths: Sequence[str]) -> list[ShardFile]:
     """Return the shards that files, directories (recursively) and glob patterns stand for.

@@ -41,9 +41,6 @@ BOUNDS = (
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 """Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
 
-OF_PENALTIES = ("l1_ratio", "nonzero_weights")
-"""Columns of candidates whose penalty is not l2."""
-
 COLUMNS: dict[str, type] = {
     "candidate": int,
     "loss": str,

@@ -27,7 +27,6 @@ from streamtron.data import cache_files, clear_cache, find_shards, flat_file, ma
 from streamtron.data.blocks import Buffers
 from streamtron.data.flat_file import CachedShard, GroupReader, read_contents
 from streamtron.data.prepare import THREAD_NAME, Progress
-from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
 from tests.helpers.shard_rows import (
@@ -336,38 +335,6 @@ def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard
         message = refused(lambda: data_of(tmp_path, tmp_path / "_c", how=how))
     assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["b.svm", "b.parquet"])
-def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, cache, name, caplog):
-    for number, good in enumerate("ac"):
-        path = tmp_path / name.replace("b", good)
-        if path.suffix == ".svm":
-            path.write_text(f"1 1:{number}.5\n-1 2:1\n" * 9)
-        else:
-            write_table(path, {"indices": [[number], [2]] * 9, "label": [1, -1] * 9})
-    wanted = read(tmp_path, cache.with_name("_other"))
-    (tmp_path / name).write_text("1 1:1\n-1 2:x\n")
-    assert refused(lambda: read(tmp_path, cache.with_name("_none"))).startswith(name)
-    for _ in range(2):  # the second time the good ones are prepared
-        for how in ({"threads": 2}, {"executor": serial}):
-            caplog.clear()
-            with data_of(tmp_path, cache, how={"on_bad_shard": "skip", **how}) as data:
-                assert (chunks_of(data), data.manifest) == (wanted[0], wanted[4])
-                [(left_out, reason)] = data.skipped
-                assert (left_out, reason[: len(name)]) == (name, name)
-                assert caplog.messages == [f"{reason} The shard is left out."]
-                assert data.seen == data.manifest.fingerprints | {name: ""}
-                seen = data.seen | {name: "1"}
-            how = {"on_bad_shard": "skip"}
-            message = refused(lambda h=how, s=seen: data_of(tmp_path, cache, how=h, fingerprints=s))
-            assert message == f"{reason} Put it back as it was, forget it whole, or fit anew."
-    assert len(flat_files(cache)) == 2
-    assert not list(cache.glob(".*"))
-    for good in "ac":
-        (tmp_path / name.replace("b", good)).unlink()
-    message = refused(lambda: data_of(tmp_path, cache, how={"on_bad_shard": "skip"}))
-    assert message.startswith(name)
 
 
 def test_a_third_label_within_a_shard_or_among_them_is_no_reason_to_skip_it(shards, cache):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
@@ -118,8 +119,10 @@ def test_cells_equal_the_plain_oracle_names_in_the_order_of_their_first_occurren
     assert [[*row.items()] for row in features] == [[*line.features.items()] for line in expected]
 
 
-def test_names_of_a_vocabulary_have_its_columns():
+@pytest.mark.parametrize("names", [Vocabulary(("t^b", "a", "t^a")), Hashing(18)])
+def test_names_of_a_vocabulary_have_its_columns_and_the_importance_is_the_weight(names):
     with tempfile.TemporaryDirectory() as root:
-        names = Vocabulary(("t^b", "a", "t^a"))
-        [row] = rows_of(reader(root, "1 |t a:2 b | a\n", names=names).batches())
-    assert row[1:3] == ([0, 1, 2], [1.0, 1.0, 2.0])
+        how: Any = {"names": names, "weight_column": "importance"}
+        [row] = rows_of(reader(root, "1 2.5 |t a:2 b | a\n", **how).batches())
+    columns = dict(zip(names.columns(["t^b", "a", "t^a"]).tolist(), (1.0, 1.0, 2.0), strict=True))
+    assert (dict(zip(*row[1:3], strict=True)), row[3]) == (columns, 2.5)

@@ -29,7 +29,7 @@ from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
-from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES, ranked
+from streamtron.sweeps.trial import BOUNDS, COLUMNS, ranked
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
@@ -107,6 +107,7 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--rho 0..1 --random 3", "rho is the range 0..1"),
         ("--C 0.1,1 --random 3", "random draws from a range"),
         ("--C 0.1..1 --random 0", "random is 0"),
+        ("--C 1..2 --random 1000000000", "random is 1000000000: expected 1 to 100,000"),
         ("--metric beauty", "beauty"),
         ("--folds 1", "folds is 1, and there are 4 shards"),
         ("--valid 20% --folds 2", "folds are for a sweep without"),
@@ -259,8 +260,8 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, 
         assert run("sweep", "train", *words, name).returncode in (0, 4)
         tables.append(table(place / name))
     text, binary = tables
-    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES, "class"}
-    of_others = of_others.union(OF_PENALTIES).difference(METRICS)
+    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES} - {*METRICS}
+    of_others |= {"class", "l1_ratio", "nonzero_weights"}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
     assert columns[-4:] == [*LAST_FOUR]

@@ -21,7 +21,7 @@ from streamtron.core.text import (
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.sweeps.sweep import Sweep
-from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
+from streamtron.sweeps.trial import BOUNDS, COLUMNS
 from tests.helpers.processes import here, one_sentence
 from tests.helpers.sweep_rows import NAMES, WIDTH, lasting, run_files, write_shard
 
@@ -106,8 +106,8 @@ def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(p
     assert run("multiclass", "sweep", "train", *words).returncode == 0
     assert "More than two classes" in caplog.text
     [best, other] = pq.read_table(place / "multiclass" / "t.parquet").to_pylist()
-    of_others = {*METRICS, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES, *OF_PENALTIES}
-    of_others -= {*METRICS_OF_MANY}
+    of_others = {*METRICS, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES} - {*METRICS_OF_MANY}
+    of_others |= {"l1_ratio", "nonzero_weights"}
     assert list(best) == [name for name in COLUMNS if name not in of_others]
     assert best["class"] in NAMES
     assert best["best"] != other["best"]
