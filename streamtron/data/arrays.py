@@ -138,5 +138,5 @@ def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.f
     if X.nnz:
         least, most = X.indices.min(), X.indices.max()
         if not 0 <= least <= most <= COLUMN_MAX:
-            raise DataError(f"X: columns from {least} to {most}. Wanted are 0 to {COLUMN_MAX}.")
+            raise DataError(f"X: columns from {least} to {most}: expected 0 to {COLUMN_MAX}.")
     return X.indptr.astype(np.int64), X.indices.astype(np.uint32), X.data.astype(np.float32)

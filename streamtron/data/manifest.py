@@ -101,7 +101,7 @@ class Manifest:
                 raise TypeError("no list of shards")
             shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
         except (TypeError, KeyError) as error:
-            reason = f"not a manifest ({error}). Wanted is what a reading wrote."
+            reason = f"not a manifest ({error}): expected what a reading wrote."
             raise DataError(f"{where}: {reason}") from error
         _check(shards, where)
         return cls(shards)
@@ -133,8 +133,8 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
             if wrong or (name == "format" and value not in FORMATS):
                 kind = "a number of at least 0" if kind_name == "int" else "a string"
                 raise DataError(
-                    f"{where}: {name} of shard {shard.name!r} is {value!r}. "
-                    f"Wanted is {kind if wrong else ' or '.join(FORMATS)}."
+                    f"{where}: {name} of shard {shard.name!r} is {value!r}: "
+                    f"expected {kind if wrong else ' or '.join(FORMATS)}."
                 )
         if shard.first_row != row:
             raise DataError(

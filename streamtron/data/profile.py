@@ -157,11 +157,10 @@ def look_at(
         if isinstance(reader, TextTableReader):
             reader.keeps_dates = True
         schema = reader.schema()
-        if not profiles:
-            times = Counter(schema.names)
-            names = [name for name in times if times[name] == 1][:MOST_COLUMNS]
-            profiles = {name: ColumnProfile(name, schema.field(name).type) for name in names}
         times = Counter(schema.names)
+        if not profiles:
+            once = [name for name in times if times[name] == 1][:MOST_COLUMNS]
+            profiles = {name: ColumnProfile(name, schema.field(name).type) for name in once}
         names = [name for name in profiles if times[name] == 1]
         integers = [name for name in names if types.is_integer(schema.field(name).type)]
         written = reader.as_written(names) if isinstance(reader, CsvReader) else None

@@ -12,7 +12,7 @@ from typing import Literal
 
 from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
-from streamtron.core.rows import Chunk
+from streamtron.core.rows import Chunk, Label
 from streamtron.data import readers
 from streamtron.data.blocks import chunk_cutter, make_block, make_chunk
 from streamtron.data.discover import ShardFile
@@ -67,7 +67,7 @@ class ShardRows(AbstractContextManager["ShardRows"]):
         self._running: Generator[Chunk] | None = None
 
     @property
-    def labels(self) -> list[str | float | bool]:
+    def labels(self) -> list[Label]:
         """The labels by their codes, those of the chunks delivered at least."""
         return self._table.labels
 

@@ -146,8 +146,8 @@ def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
 @pytest.mark.parametrize(
     ("rows", "y", "sentence"),
     [
-        (3, None, "a int. Expected is a pandas, polars or Dask data frame"),
-        (iter([3]), None, "a int. Expected is a pandas, polars or Dask data frame"),
+        (3, None, "a int: expected a pandas, polars or Dask data frame"),
+        (iter([3]), None, "a int: expected a pandas, polars or Dask data frame"),
         (iter(()), None, "there are none"),
         (np.eye(2), None, "or a matrix with its labels, y"),
         (np.eye(2), [1, 0, 1], r"y of shape \(3,\)"),

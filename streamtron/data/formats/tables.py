@@ -120,7 +120,7 @@ class TableReader(FileReader, ABC):
             for name in columns:
                 if times[name] != 1:
                     raise DataError(
-                        f"{self.name}: {times[name]} columns of the name {name!r}. Expected is "
+                        f"{self.name}: {times[name]} columns of the name {name!r}: expected "
                         f"one of {', '.join([*times][:20])}."
                     )
             for part in _numbered(self._parts(file, columns, numbers)):
