@@ -29,7 +29,7 @@ from streamtron.data.blocks import cut_blocks
 from streamtron.data.cache import Cache
 from streamtron.data.discover import ShardFile
 from streamtron.data.flat_file import CachedShard, Contents
-from streamtron.data.labels import LabelTable, ShardLabels
+from streamtron.data.labels import LabelTable
 from streamtron.data.manifest import changed, check_unchanged
 from streamtron.data.prefetch import PATIENCE, raise_if_cancelled, start, work_for
 from streamtron.data.reader_config import ReaderConfig
@@ -126,10 +126,10 @@ def _opened(task: PrepareTask) -> FileReader:
 
 def _made(task: PrepareTask, reader: FileReader, progress: Progress) -> Prepared:
     shard, cache = task.shard, Cache(task.directory, task.reading)
-    labels, facts = ShardLabels(LabelTable(task.most_labels)), ShardFacts()
+    table, facts = LabelTable(task.most_labels), ShardFacts()
     done, unread = 0, task.unread
     with cache.writer() as writer:
-        for number, rows in enumerate(rows_of(reader, labels)):
+        for number, rows in enumerate(rows_of(reader, table)):
             fetched = reader.bytes_read
             if unread and fetched > done > 0:  # a first batch has been written
                 _check_room(task, writer.bytes / done)
@@ -144,8 +144,8 @@ def _made(task: PrepareTask, reader: FileReader, progress: Progress) -> Prepared
         check_unchanged(shard)
         progress.add(shard.size - done, 0, 0)
         # without the name of the shard, which may have another one when the file is opened
-        places = [place.removeprefix(f"{shard.name}, ") for place in labels.places]
-        file = cache.finish(writer, shard, fingerprint, labels.labels, places, facts.to_dict())
+        places = [place.removeprefix(f"{shard.name}, ") for place in table.places]
+        file = cache.finish(writer, shard, fingerprint, table.labels, places, facts.to_dict())
     read = shard.bytes_to_read, file.contents.nonzeros
     return Prepared(shard, file.path, file.contents, *read, notes=tuple(sorted(reader.notes)))
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import Codes, Label, are_targets, without_label
+from streamtron.core.rows import Codes, Label, without_label
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.reader_config import ALL, ReaderConfig
@@ -59,10 +59,6 @@ class RowBatch(NamedTuple):
     def width(self) -> int:
         """1 + the largest of all columns: kernels trust it, and a cache file may be wrong."""
         return int(self.indices.max()) + 1 if self.nonzeros else 0
-
-    def coded(self, table: NDArray[np.int32]) -> RowBatch:
-        """The same rows with the class ``table[code]`` in the place of each; targets stay."""
-        return self if are_targets(self.codes) else self._replace(codes=table[self.codes])
 
 
 def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:

@@ -16,7 +16,7 @@ from streamtron.core.rows import Chunk, Label
 from streamtron.data import readers
 from streamtron.data.blocks import chunk_cutter, make_block, make_chunk
 from streamtron.data.discover import ShardFile
-from streamtron.data.labels import LabelTable, ShardLabels
+from streamtron.data.labels import LabelTable
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
@@ -89,11 +89,10 @@ class ShardRows(AbstractContextManager["ShardRows"]):
         check_unchanged(self.shard)
         if self._skips and self._is_refused():
             return
-        labels, first = ShardLabels(self._table), 0
-        for rows in rows_of(self._reader, labels):
-            ranges = ((first, first + rows.rows),)
+        first = 0
+        for rows in rows_of(self._reader, self._table):
+            chunk = make_chunk(rows, ((first, first + rows.rows),))
             first += rows.rows
-            chunk = make_chunk(rows.coded(labels.to_source), ranges)
             del rows
             yield chunk
             del chunk  # it would keep its buffer from the next but one
@@ -103,7 +102,7 @@ class ShardRows(AbstractContextManager["ShardRows"]):
     def _is_refused(self) -> bool:
         """Read the whole shard before any of its rows is delivered."""
         try:
-            for _ in rows_of(self._reader, ShardLabels(LabelTable())):
+            for _ in rows_of(self._reader, LabelTable()):
                 pass
         except DataError as error:
             check_unchanged(self.shard)  # a shard that is being rewritten is not a bad one
@@ -116,13 +115,13 @@ class ShardRows(AbstractContextManager["ShardRows"]):
             self._running.close()
 
 
-def rows_of(reader: FileReader, labels: ShardLabels) -> Iterator[RowBatch]:
-    """Yield the rows of a shard, a chunk at a time, with their ‖x_k‖² and the shard's codes."""
+def rows_of(reader: FileReader, table: LabelTable) -> Iterator[RowBatch]:
+    """Yield the rows of a shard, a chunk at a time, with their ‖x_k‖² and the codes of a table."""
     parts: list[RowBatch] = []
     cutter = chunk_cutter()
     for batch in reader.batches():
         for start, stop, ends in cutter.cuts(batch.indptr):
-            parts.append(labels.recoded(slice_batch(batch, start, stop)))
+            parts.append(table.recoded(slice_batch(batch, start, stop)))
             if ends:
                 yield make_block(parts)
                 parts = []
