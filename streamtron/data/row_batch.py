@@ -55,11 +55,6 @@ class RowBatch(NamedTuple):
         """Stored values in the batch."""
         return len(self.indices)
 
-    @property
-    def width(self) -> int:
-        """1 + the largest of all columns: kernels trust it, and a cache file may be wrong."""
-        return int(self.indices.max()) + 1 if self.nonzeros else 0
-
 
 def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
     """Return rows ``start`` … ``stop - 1`` of a batch, as views; its class table is kept whole."""

@@ -333,9 +333,9 @@ def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 
 
-def of(X: Any, weights: Any = None, **options: Any) -> MemoryData:
+def of(X: Any, weights: Any = None) -> MemoryData:
     """The rows of X in memory, with the labels of DENSE."""
-    return MemoryData(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights, **options)
+    return MemoryData(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights)
 
 
 @pytest.mark.parametrize("column", [-1, 2**32 - 1])
