@@ -218,7 +218,7 @@ class Dataset(AbstractContextManager["Dataset"]):
 
         def read(group: list[int]) -> None:
             first, stop = group[0], group[-1] + 1
-            room = np.empty(room_for(self._slots[first:stop]), np.uint8)
+            room = np.empty(room_for(self._slots[first:stop]), np.uint32)
             into = indices[starts[first] :], values[firsts[first] :]
             parts[first:stop] = read_blocks(self._slots[first:stop], *into, room, by_row=by_row)
 

@@ -93,26 +93,18 @@ class Entry(NamedTuple):
     checksum: int
 
     @property
-    def head(self) -> list[tuple[type[np.generic], int]]:
-        """Type and length of the arrays before columns and values, in the order of the file."""
-        rows, labels = self.rows, self.labels
+    def arrays(self) -> list[tuple[type[np.generic], int]]:
+        """Type and length of the arrays, in the order of the file."""
+        rows, nonzeros, labels = self.rows, self.nonzeros, self.labels
         return [
             (np.float64, rows if self.has_weights else 0),
             (np.float64, rows if self.values == "all" else 0),
             (np.uint32, rows if self.length is None else 0),
             (np.uint32, 0 if labels is None else rows),
             (_CODES[self.code_bytes], rows if labels is None else labels),
+            (_COLUMNS[self.column_bytes], nonzeros if self.first_column is None else 0),
+            (np.float32, {"all": nonzeros, "rows": rows, "none": 0}[self.values]),
         ]
-
-    @property
-    def stored_columns(self) -> int:
-        """Bytes of the columns in the file."""
-        return self.column_bytes * self.nonzeros if self.first_column is None else 0
-
-    @property
-    def stored_values(self) -> int:
-        """How many values are in the file."""
-        return {"all": self.nonzeros, "rows": self.rows, "none": 0}[self.values]
 
     def held_values(self, by_row: bool) -> int:
         """Return how many values memory holds, one a nonzero or ``by_row``."""
@@ -121,12 +113,14 @@ class Entry(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes in the file."""
-        head = sum(np.dtype(dtype).itemsize * length for dtype, length in self.head)
-        return head + self.stored_columns + 4 * self.stored_values
+        return sum(np.dtype(dtype).itemsize * length for dtype, length in self.arrays)
 
 
 _CODES: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.float64}
 """Bytes of a code → its type; one byte where there are up to 255 labels and every row has one."""
+
+_COLUMNS: dict[int, type[np.generic]] = {2: np.uint16, 4: np.uint32}
+"""Bytes of a column's number → its type."""
 
 
 class Table(NamedTuple):
@@ -377,7 +371,7 @@ def _check_entries(contents: Contents, stop: int) -> None:
         numbers = (*entry[:3], entry.checksum, *optional)
         if any(type(number) is not int or number < 0 for number in numbers):
             raise ValueError("not a segment")
-        if entry.column_bytes not in (2, 4) or entry.code_bytes not in _CODES:
+        if entry.column_bytes not in _COLUMNS or entry.code_bytes not in _CODES:
             raise ValueError("not a segment")
         if entry.length is not None and entry.rows * entry.length != entry.nonzeros:
             raise ValueError("lengths that do not add up")
@@ -476,20 +470,21 @@ class Slot(NamedTuple):
         self,
         indices: Columns,
         values: NDArray[np.float32],
-        room: NDArray[np.uint8],
+        room: Columns,
         *,
         by_row: bool,
     ) -> RowBatch:
         """Read the rows, columns and values into these arrays, values one a nonzero or ``by_row``;
         ``room`` : for the columns as they are stored."""
-        entry, labels = self.entry, self.shard.contents.labels
-        head = [np.empty(length, dtype) for dtype, length in entry.head]
-        stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
+        entry, labels, what = self.entry, self.shard.contents.labels, f"block {self.number}"
+        *head, (dtype, stored_columns), (_, stored_values) = entry.arrays
+        before = [np.empty(length, kind) for kind, length in head]
+        stored = room.view(dtype)[:stored_columns]
         spread = entry.values != "all" and not by_row
         read = np.empty(entry.rows, np.float32) if spread else values
-        parts, what = [*head, stored, read[: entry.stored_values]], f"block {self.number}"
-        self.shard.fill(entry.offset, entry.checksum, what, parts)
-        weights, squares, lengths, counts, codes = head
+        arrays = [*before, stored, read[:stored_values]]
+        self.shard.fill(entry.offset, entry.checksum, what, arrays)
+        weights, squares, lengths, counts, codes = before
         if entry.length is not None:
             lengths = np.full(entry.rows, entry.length, np.uint32)
         indptr = offsets_of(lengths)
@@ -530,7 +525,7 @@ def read_blocks(
     slots: Sequence[Slot],
     indices: Columns,
     values: NDArray[np.float32],
-    room: NDArray[np.uint8],
+    room: Columns,
     *,
     by_row: bool,
 ) -> list[RowBatch]:
@@ -544,8 +539,8 @@ def read_blocks(
 
 
 def room_for(slots: Sequence[Slot]) -> int:
-    """Return the bytes of the largest columns as they are stored."""
-    return max((slot.entry.stored_columns for slot in slots), default=0)
+    """Return the nonzeros of the largest of some blocks."""
+    return max((slot.entry.nonzeros for slot in slots), default=0)
 
 
 class GroupReader:
@@ -554,7 +549,7 @@ class GroupReader:
 
     def __init__(self, *, by_row: bool) -> None:
         self.buffers, self._by_row = Buffers(), by_row
-        self._room = np.empty(0, np.uint8)
+        self._room = np.empty(0, np.uint32)
 
     def chunk(self, slots: Sequence[Slot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """Read the rows of the segments, in this order, as one chunk."""
@@ -563,7 +558,7 @@ class GroupReader:
         space = self.buffers.take(4 * (size + of_values))[: 4 * (size + of_values)]
         indices, values = space[: 4 * size].view(np.uint32), space[4 * size :].view(np.float32)
         if (most := room_for(slots)) > len(self._room):
-            self._room = np.empty(most, np.uint8)
+            self._room = np.empty(most, np.uint32)
         parts = read_blocks(slots, indices, values, self._room, by_row=self._by_row)
         return make_chunk(join_rows(parts, indices, values, by_row=self._by_row), ranges)
 

@@ -269,7 +269,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             records.append(ShardRecord.of(file, fingerprint, rows, nonzeros, first_row))
             first_row += rows
     if not first_row:
-        raise no_rows(files)
+        raise no_rows(files, reading.share)
     manifest, left_out = Manifest(tuple(records)), {shard.name for shard in skipped}
     several = settings.one_vs_rest or len(table.labels) > 2
     learners = len(table.labels) if several and not settings.regression else 1

@@ -251,9 +251,9 @@ FORGED: dict[str, tuple[str, int, int]] = {
 def test_a_prepared_file_forged_down_to_its_checksums_leads_nowhere(prepared, what):
     name, index, value = FORGED[what]
     segments, footer = split_flat(prepared)
-    entry, names = Entry(*footer["entries"][0]), ["weights", "squares", "lengths", "label counts"]
-    sizes = [*zip([*names, "codes"], entry.head, strict=True)]
-    sizes += [("columns", (np.uint16, entry.nonzeros)), ("values", (np.float32, entry.nonzeros))]
+    entry = Entry(*footer["entries"][0])
+    names = "weights", "squares", "lengths", "label counts", "codes", "columns", "values"
+    sizes = [*zip(names, entry.arrays, strict=True)]
     sizes += [("table", (np.uint32, footer["columns"])), ("counts", (np.int64, footer["columns"]))]
     body, start = bytearray(segments), len(_HEAD)
     for own, (dtype, length) in sizes:

@@ -179,7 +179,7 @@ def read_all(path: Path) -> list[Any]:
     ranks.setflags(write=False)
     for number, entry in enumerate(shard.contents.entries):
         indices, values = np.empty(entry.nonzeros, np.uint32), np.empty(entry.nonzeros, np.float32)
-        room = np.empty(entry.stored_columns, np.uint8)
+        room = np.empty(entry.nonzeros, np.uint32)
         codes = np.arange(-1, len(shard.contents.labels), dtype=np.int32)
         slot = flat_file.Slot(shard, number, np.roll(codes, -1), ranks)
         batch = slot.read(indices, values, room, by_row=False)
