@@ -352,58 +352,60 @@ def read_contents(path: str) -> Contents:
         if fields.pop("version") == FORMAT_VERSION:
             fields["entries"] = [Entry(*entry) for entry in fields["entries"]]
             contents = Contents(**fields)
-            _check_entries(contents, start)
-            _check_labels(contents)
+            if not (_fill_the_file(contents, start) and _are_of_our_kinds(contents)):
+                raise ValueError("not as we write it")
             return contents
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise _damaged(path, "its footer is none that we write") from error
     raise FileDamaged(f"{path}: written in another version of the format.")
 
 
-def _check_entries(contents: Contents, stop: int) -> None:
-    """Raise ValueError unless segments and table fill the file from its head to ``stop``, and no
-    segment makes more rows or nonzeros of its bytes than a writer would have put there."""
+def _fill_the_file(contents: Contents, stop: int) -> bool:
+    """Tell whether segments and table fill the file from its head to ``stop``."""
     offset, columns = len(_HEAD), contents.columns
-    if type(columns) is not int or columns < 0:
-        raise ValueError("no table")
     for entry in contents.entries:
-        optional = [n for n in (entry.labels, entry.length, entry.first_column) if n is not None]
-        numbers = (*entry[:3], entry.checksum, *optional)
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise ValueError("not a segment")
-        if entry.column_bytes not in _COLUMNS or entry.code_bytes not in _CODES:
-            raise ValueError("not a segment")
-        if entry.length is not None and entry.rows * entry.length != entry.nonzeros:
-            raise ValueError("lengths that do not add up")
-        if entry.first_column is not None:
-            length = entry.length or 0
-            most = chunk.BLOCK_NONZEROS + length
-            if entry.nonzeros >= most or entry.first_column + length > columns:
-                raise ValueError("columns that are not there")
-        if entry.offset != offset:
-            raise ValueError("a gap or an overlap")
+        if entry.offset != offset or not _is_ours(entry, columns):
+            return False
         offset += entry.bytes
-    if offset + 12 * columns != stop:
-        raise ValueError("segments of other sizes")
+    return type(columns) is int and columns >= 0 and offset + 12 * columns == stop
 
 
-def _check_labels(contents: Contents) -> None:
-    """Raise an error unless labels, their places and facts are of the kinds that we write."""
+def _is_ours(entry: Entry, columns: int) -> bool:
+    """Tell whether a segment makes no more rows or nonzeros of its bytes than a writer would have
+    put there."""
+    optional = [n for n in (entry.labels, entry.length, entry.first_column) if n is not None]
+    numbers, length = (*entry[:3], entry.checksum, *optional), entry.length or 0
+    return (
+        all(type(number) is int and number >= 0 for number in numbers)
+        and entry.column_bytes in _COLUMNS
+        and entry.code_bytes in _CODES
+        and (entry.length is None or entry.rows * length == entry.nonzeros)
+        and (
+            entry.first_column is None
+            or (
+                entry.nonzeros < chunk.BLOCK_NONZEROS + length
+                and entry.first_column + length <= columns
+            )
+        )
+    )
+
+
+def _are_of_our_kinds(contents: Contents) -> bool:
+    """Tell whether labels, their places and facts are of the kinds that we write."""
     labels, facts = contents.labels, contents.facts
     ends = [*facts["weights"], *facts["targets"]]
     numbers = [facts["weight"], facts["sq_norm"], *facts["labels"], *ends]
-    if (
-        not isinstance(contents.key["fingerprint"], str)
-        or any(type(label) not in (str, float, bool) for label in labels)
-        or [type(place) for place in contents.places] != [str] * len(labels)
-        or type(facts["rows"]) is not int
-        or not 0 <= facts["rows"] <= contents.rows
-        or not all(type(number) is float and isfinite(number) for number in numbers)
-        or type(facts["total"]) is not float
-        or len(facts["labels"]) > len(labels)
-        or (len(facts["weights"]), len(facts["targets"])) != (2, 2)
-    ):
-        raise ValueError("no labels and facts of rows")
+    return (
+        isinstance(contents.key["fingerprint"], str)
+        and all(type(label) in (str, float, bool) for label in labels)
+        and [type(place) for place in contents.places] == [str] * len(labels)
+        and type(facts["rows"]) is int
+        and 0 <= facts["rows"] <= contents.rows
+        and all(type(number) is float and isfinite(number) for number in numbers)
+        and type(facts["total"]) is float
+        and len(facts["labels"]) <= len(labels)
+        and (len(facts["weights"]), len(facts["targets"])) == (2, 2)
+    )
 
 
 class CachedShard:
