@@ -23,6 +23,7 @@ import numpy as np
 
 from streamtron.core.kinds import Range, checked, whole
 from streamtron.core.limits import available_processors
+from streamtron.core.rows import Label
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
@@ -31,8 +32,7 @@ GROUP_ROWS, FLIPPED = 4096, 0.03
 ZIPF, TOPICS, MEAN_NONZEROS, LENGTH_SIGMA = 1.05, 40, 76.0, 0.6
 TOPIC_SHARE, LEADING_SHARE = 0.6, (0.7, 1.0)
 """The part of a row's words, stop words apart, from its topics; of these from the leading one."""
-FACTORS, FACTORS_SHARE, NOISE = 5, 0.9, 0.1
-OUTLIERS, OUTLIER_LENGTH = 0.002, 10.0
+FACTORS, FACTORS_SHARE, NOISE, OUTLIERS, OUTLIER_LENGTH = 5, 0.9, 0.1, 0.002, 10.0
 _CATEGORIES = (
     "1460 583 10131227 2202608 305 24 12517 633 3 93145 5683 8351593 3194 27 14992 5461306 10 5652 "
     "2173 4 7046547 18 15 286181 105 142572"
@@ -101,11 +101,8 @@ def _batch(make: Group, group: int) -> RowBatch:
     indptr, indices, values, positive = make(group)
     arrays = indptr.astype(np.int64), indices.astype(np.uint32), values.astype(np.float32)
     codes, first = np.where(positive, 0, 1).astype(np.int32), group * GROUP_ROWS
-
-    def place(i: int) -> str:
-        return f"generated corpus, row {first + i}"
-
-    return RowBatch(*arrays, codes, [1.0, -1.0], None, place)
+    classes: list[Label] = [1.0, -1.0]
+    return RowBatch(*arrays, codes, classes, None, lambda i: f"generated corpus, row {first + i}")
 
 
 def _random(seed: int, stream: int, number: int) -> np.random.Generator:
@@ -169,8 +166,7 @@ def _text(columns: int, seed: int) -> Group:
     def group(k: int) -> tuple[Any, ...]:
         random = _random(seed, 1, k)
         lengths = _lengths(columns, random.standard_normal(GROUP_ROWS))
-        words = np.interp(lengths, distinct, grid).round().astype(np.int64)
-        words = np.maximum(words, 1)
+        words = np.maximum(np.interp(lengths, distinct, grid).round().astype(np.int64), 1)
         topics = random.integers(TOPICS, size=(GROUP_ROWS, 2))
         flipped = random.random(GROUP_ROWS) < FLIPPED
         row = np.repeat(np.arange(GROUP_ROWS), words)
