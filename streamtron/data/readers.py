@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -90,6 +90,15 @@ def excluding(
             if fingerprint in by_bytes and shard.path not in known:
                 known[shard.path] = replace(by_bytes[fingerprint], path=shard.path)
     return [shard._replace(without=known.get(shard.path)) for shard in shards]
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], most: float) -> Iterator[pa.RecordBatch]:
+    """Yield batches until there are so many rows, the last one cut."""
+    for batch in batches:
+        rows = batch.slice(0, int(min(most, len(batch))))
+        yield rows
+        if (most := most - len(rows)) <= 0:
+            return
 
 
 def rows_with(
