@@ -480,13 +480,13 @@ class Slot(NamedTuple):
         ``room`` : for the columns as they are stored."""
         entry, labels, what = self.entry, self.shard.contents.labels, f"block {self.number}"
         *head, (dtype, stored_columns), (_, stored_values) = entry.arrays
-        before = [np.empty(length, kind) for kind, length in head]
+        arrays = [np.empty(length, kind) for kind, length in head]
         stored = room.view(dtype)[:stored_columns]
         spread = entry.values != "all" and not by_row
         read = np.empty(entry.rows, np.float32) if spread else values
-        arrays = [*before, stored, read[:stored_values]]
-        self.shard.fill(entry.offset, entry.checksum, what, arrays)
-        weights, squares, lengths, counts, codes = before
+        parts = [*arrays, stored, read[:stored_values]]
+        self.shard.fill(entry.offset, entry.checksum, what, parts)
+        weights, squares, lengths, counts, codes = arrays
         if entry.length is not None:
             lengths = np.full(entry.rows, entry.length, np.uint32)
         indptr = offsets_of(lengths)
