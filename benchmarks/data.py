@@ -19,7 +19,8 @@ from problem import Data
 from scipy import sparse
 from shapes import SHAPES, shaped, wide_rows
 
-from streamtron.data import open_shards
+from streamtron.data import ReaderConfig, ShardRows, find_shards, resolve_reading
+from streamtron.data.labels import LabelTable
 from streamtron.data.writers.corpus import KINDS, generate
 
 
@@ -65,15 +66,18 @@ def data_sets(options: argparse.Namespace, stack: ExitStack) -> list[str]:
 
 def load(paths: list[str]) -> Data:
     """Read shards as streamtron reads them: the same rounding, the same columns."""
-    pieces, signs = [], []
-    with open_shards(paths) as source:
-        for chunk in source.chunks():
-            rows = chunk.rows
-            indptr = rows.indptr - rows.indptr[0]
-            pieces.append((rows.values.copy(), rows.indices.astype(np.int32), np.diff(indptr)))
-            signs.append(chunk.codes.copy())
-        width, base, labels = source.width, source.index_base or 0, list(source.labels)
+    pieces, signs, files, table = [], [], find_shards(paths), LabelTable(2)
+    reading = resolve_reading(files[0], ReaderConfig())
+    for file in files:
+        with ShardRows(file, reading, table) as shard:
+            for chunk in shard.chunks():
+                rows = chunk.rows
+                indptr = rows.indptr - rows.indptr[0]
+                pieces.append((rows.values.copy(), rows.indices.astype(np.int32), np.diff(indptr)))
+                signs.append(chunk.codes.copy())
     values, indices, lengths = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    width, labels = int(indices.max()) + 1, table.labels
+    base = int(files[0].format == "libsvm" and indices.min() > 0)
     indptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))).astype(np.int32)
     matrix = sparse.csr_matrix(
         (values.astype(np.float64), indices - base, indptr),
@@ -188,12 +192,13 @@ def make(name: str, rows: int, directory: str) -> None:
 
 def count(path: str) -> tuple[int, int]:
     """Rows and nonzeros."""
-    with open_shards([path]) as source:
-        for _ in source.chunks():
-            pass
-        assert source.rows is not None
-        assert source.nonzeros is not None
-        return source.rows, source.nonzeros
+    files, rows, nonzeros = find_shards([path]), 0, 0
+    reading = resolve_reading(files[0], ReaderConfig())
+    for file in files:
+        with ShardRows(file, reading) as shard:
+            for chunk in shard.chunks():
+                rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
+    return rows, nonzeros
 
 
 def made(name: str, rows: int, home: Path) -> str:

@@ -22,14 +22,14 @@ import numpy as np
 
 from streamtron.core.errors import StreamtronError
 from streamtron.core.losses import Loss, curvatures, gains, slopes, values
-from streamtron.data.row_batch import ShardReader
+from streamtron.data.row_batch import FileReader
 
 Row = tuple[float, Mapping[int, float]]
 """The label of a row, and {column: value}."""
 
 
 class ReaderTests(ABC):
-    """What the reader of a format owes; see ``RowBatch`` and ``ShardReader``."""
+    """What the reader of a format owes; see ``RowBatch`` and ``FileReader``."""
 
     ROWS: ClassVar[Sequence[Row]] = [
         (1.0, {1: 0.5, 4: -2.0}),
@@ -44,7 +44,7 @@ class ReaderTests(ABC):
         """Write rows in the format."""
 
     @abstractmethod
-    def open(self, path: Path, threads: int) -> ShardReader:
+    def open(self, path: Path, threads: int) -> FileReader:
         """Open a file, whose name in messages is that of the path."""
 
     def rows(self, path: Path, threads: int = 1) -> list[Row]:

@@ -52,8 +52,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 38126),
-    "tests": (18_000, 28174),
+    "streamtron": (24_000, 37844),
+    "tests": (18_000, 28129),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 
@@ -259,8 +259,8 @@ model.predict(np.ones((3, 2)))
 """
 READ = """
 import sys, streamtron.model.metrics
-from streamtron.data import open_shards
-assert len(list(open_shards([sys.argv[1]]).chunks())) == 1
+from streamtron.data import ReaderConfig, ShardRows, find_shards
+assert len(list(ShardRows(*find_shards([sys.argv[1]]), ReaderConfig()).chunks())) == 1
 """
 
 

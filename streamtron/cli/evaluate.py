@@ -36,7 +36,7 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 @options.command()
 @click.argument("model", type=options.Read())
-@options.shards_argument
+@click.argument("shards", nargs=-1, type=options.Read())
 @click.option(
     "--ranking/--no-ranking",
     default=True,
@@ -58,7 +58,8 @@ def evaluate(
 ) -> None:
     """Compare a model's decisions with the labels of SHARDS: accuracy, precision, recall, F1, ROC
     AUC, average precision; log loss and Brier score of a model that has probabilities; of numbers
-    R², RMSE, MAE and their standard deviation. MODEL is a streamtron or LIBLINEAR model.
+    R², RMSE, MAE and their standard deviation. MODEL is a streamtron or LIBLINEAR model. Without
+    SHARDS, the rows that its fit held out are measured, those of --calibrate included.
 
     Of many classes: these metrics for each class, and their micro and macro averages; accuracy is
     the share of rows all of whose labels are right.
@@ -69,11 +70,13 @@ def evaluate(
 
     loaded = load_any(model)
     with executor_of(**where) as executor:
+        of, rows = (loaded, shards) if shards else (model, None)
         metrics = evaluate_shards(
-            loaded, shards, ranking=ranking, worst=worst, executor=executor
+            of, rows, ranking=ranking, worst=worst, executor=executor
         ).to_dict()
-    metrics |= columns_not_used(loaded, shards)
-    warn_known(loaded, model, shards)
+    if shards:
+        metrics |= columns_not_used(loaded, shards)
+        warn_known(loaded, model, shards)
     print_values(metrics, partial(metric_lines, classes=loaded.classes), as_json)
 
 

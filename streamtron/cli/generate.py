@@ -23,7 +23,6 @@ def _choice(name: str, *values: str, help: str) -> Callable[[Any], Any]:
 @click.argument("directory", type=options.Written(file_okay=False))
 @_whole("--rows", required=True, help="Rows, at least 1.")
 @_choice("--kind", "text", "dense", "clicks", help="Kind of the rows.")
-@_choice("--target", "class", "number", help="To be predicted: a class, ±1, or a number.")
 @_whole("--columns", help="Columns [text 30000, dense 50, clicks 1000000].")
 @_whole("--seed", default=0, help="Seed of all that is drawn; each is another problem.")
 @_whole(

@@ -48,7 +48,13 @@ Rows = Sequence[Mapping[str, Any]]
     help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
     "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
     "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
-    "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.",
+    "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae; of --loss log_loss "
+    "also log_loss, brier_score.",
+)
+@click.option(
+    "--no-refit",
+    is_flag=True,
+    help="Write the model that was measured, fitted without the rows of --valid 20%.",
 )
 @click.option(
     "--table",
@@ -79,12 +85,15 @@ def sweep(
     """Fit all combinations of --loss, --C (or --delta), --rho and --l1-ratio on SHARDS, measure
     them on --valid, and write the best as --model.
 
-    The model is the one that fit writes with the same settings. The exit code is 0 if the best is
-    certified and 4 if it is not; the table says for every candidate why its fit stopped.
+    The best is fitted again on all of SHARDS, as fit does with the same settings. Candidates are
+    fitted to a --tol of at most 0.0001, lest their ranks depend on where they stop. The exit code
+    is 0 if the best is certified and 4 if it is not; the table says for every candidate why its fit
+    stopped.
     """
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)
     how: Any = {name: given[name] for name in ("folds", "random", "two_stage", "overwrite")}
+    how["refit"] = not given["no_refit"]
     files: Any = {"model": model, "report": report, "witness": witness}
     from streamtron.cli.progress import progress
     from streamtron.sweeps.sweep import sweep as run_sweep

@@ -32,9 +32,14 @@ METRICS_OF_MANY = (
 METRICS_OF_NUMBERS = ("r2", "rmse", "mae")
 """Metrics by which a sweep of regression can choose."""
 
-ALL_METRICS = tuple(dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_NUMBERS)))
+METRICS_OF_PROBABILITIES = ("log_loss", "brier_score")
+"""Metrics by which a sweep of the logistic loss can choose, too."""
 
-ERRORS = ("rmse", "mae")
+ALL_METRICS = tuple(
+    dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_PROBABILITIES, *METRICS_OF_NUMBERS))
+)
+
+ERRORS = ("rmse", "mae", *METRICS_OF_PROBABILITIES)
 """Metrics of which less is better."""
 
 MANY = 20
@@ -220,7 +225,7 @@ def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
         names = [*METRICS_OF_MANY, "hamming_loss"]
         if again or has_one_class:
             names = [name for name in METRICS_OF_MANY if not name.startswith("micro")]
-    return [*names, *(name for name in ("log_loss", "brier_score") if name in metrics)]
+    return [*names, *(name for name in METRICS_OF_PROBABILITIES if name in metrics)]
 
 
 def metric_words(name: str) -> str:

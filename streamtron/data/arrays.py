@@ -46,8 +46,10 @@ class MemoryData:
         its target, float64.
     labels : the classes; none where there are targets.
     weights : shape (rows,): row weights, finite and ≥ 0; None = all 1.
-    hold : whether the rows count as held in memory; else they are delivered as from a disk.
-    as_numbered : whether all columns of X keep their numbers; else those that occur are ranked.
+
+    Attributes
+    ----------
+    held : the rows in memory; set to None, they are delivered as from a disk.
 
     Examples
     --------
@@ -65,15 +67,9 @@ class MemoryData:
         codes: NDArray[np.integer] | NDArray[np.float64],
         labels: Sequence[Label],
         weights: NDArray[np.float64] | None = None,
-        *,
-        hold: bool = True,
-        as_numbered: bool = False,
     ) -> None:
         indptr, indices, values = _csr_of(X)
-        if as_numbered:
-            self.numbers = np.arange(X.shape[1], dtype=np.uint32)
-        else:
-            self.numbers, indices = ranked(indices)
+        self.numbers, indices = ranked(indices)
         own_weights = None if weights is None or all_ones(weights) else weights.copy()
         own_codes = codes.astype(np.float64 if codes.dtype.kind == "f" else np.int32)
         squares, firsts = squares_of(indptr, indices, values), one_a_row(indptr, values)
@@ -108,7 +104,7 @@ class MemoryData:
         ]
         self.blocks = tuple(block(*pair) for pair in pairwise([*borders, self.rows]))
         everything = make_chunk(self._batch, ((0, self.rows),))
-        self.held = Held(everything.rows, everything.squares) if hold else None
+        self.held: Held | None = Held(everything.rows, everything.squares)
 
     @property
     def readings(self) -> float:
@@ -138,5 +134,5 @@ def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.f
     if X.nnz:
         least, most = X.indices.min(), X.indices.max()
         if not 0 <= least <= most <= COLUMN_MAX:
-            raise DataError(f"X: columns from {least} to {most}. Wanted are 0 to {COLUMN_MAX}.")
+            raise DataError(f"X: columns from {least} to {most}: expected 0 to {COLUMN_MAX}.")
     return X.indptr.astype(np.int64), X.indices.astype(np.uint32), X.data.astype(np.float32)

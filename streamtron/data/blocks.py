@@ -59,23 +59,12 @@ spare = _ThreadBuffers().take
 
 
 def make_block(parts: Sequence[RowBatch]) -> RowBatch:
-    """Join consecutive rows of a shard, and compute ‖x_k‖² where it is not known."""
-    if len(parts) == 1 and parts[0].squares is not None:
-        return parts[0]  # from the cache: as it was joined when that was written
-    block = join(parts)
-    if block.squares is not None:
-        return block
-    return block._replace(squares=squares_of(block.indptr, block.indices, block.values))
-
-
-def join(parts: Sequence[RowBatch]) -> RowBatch:
-    """Join rows whose codes point into one table; values and weights that are all 1 are left out.
-
-    What is large lies in a spare buffer of this thread.
-    """
+    """Join consecutive rows of a shard whose codes point into one table, and compute ‖x_k‖²; values
+    and weights that are all 1 are left out. What is large lies in a spare buffer of this thread."""
     values = _or_ones([part.values for part in parts], [part.nonzeros for part in parts])
     indices = _in_spare([part.indices for part in parts])
-    return join_rows(parts, indices, None if values is None else _in_spare(values))
+    block = join_rows(parts, indices, None if values is None else _in_spare(values))
+    return block._replace(squares=squares_of(block.indptr, block.indices, block.values))
 
 
 def join_rows(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
@@ -25,31 +26,32 @@ from streamtron.core.errors import DataError
 from streamtron.core.rows import Block, Chunk, Facts, Held, Label, freeze, make_rows, ranges_of
 from streamtron.core.threads import opened_threads
 from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
-from streamtron.data.cache.flat_file import (
+from streamtron.data.discover import ShardFile
+from streamtron.data.flat_file import (
     CachedShard,
-    CacheSlot,
     Columns,
-    Entry,
     GroupReader,
+    Slot,
     Table,
+    read_blocks,
+    room_for,
     writing_cache,
 )
-from streamtron.data.discover import ShardFile
 from streamtron.data.labels import LabelTable, too_few
 from streamtron.data.manifest import (
     Manifest,
     ShardRecord,
+    Skipped,
     changed,
     check_all_unchanged,
     check_duplicate,
     no_rows,
 )
-from streamtron.data.prefetch import prefetch
+from streamtron.data.prefetch import PATIENCE, prefetch
 from streamtron.data.prepare import Prepared, Preparing, ShardFacts, prepare
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import resolve_by_first
 from streamtron.data.row_batch import RowBatch
-from streamtron.data.source import Skipped, close_readings, record_of
 
 DENSE = 1 << 24
 """Column numbers below this are counted in an array with a place for each; else tables are sorted
@@ -124,7 +126,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         self.width = int(self.numbers.max()) + 1 if len(self.numbers) else 0
         ranks = ranks_of(self._files, self.numbers, directory)
         self._slots = [
-            CacheSlot(file, number, table, places)
+            Slot(file, number, table, places)
             for file, table, places in zip(self._files, codes, ranks, strict=True)
             for number in range(len(file.contents.entries))
         ]
@@ -214,16 +216,13 @@ class Dataset(AbstractContextManager["Dataset"]):
         parts: list[RowBatch | None] = [None] * len(entries)
         check_all_unchanged(self.shards)
 
-        def read(numbers: range) -> None:
-            most = max((entries[number].stored_columns for number in numbers), default=0)
-            room = np.empty(most, np.uint8)
-            for number in numbers:
-                held = indices[starts[number] : starts[number + 1]]
-                their_values = values[firsts[number] : firsts[number + 1]]
-                part = self._slots[number].read(held, their_values, room, by_row=by_row)
-                parts[number] = part._replace(indices=indices[:0], values=None)
+        def read(group: list[int]) -> None:
+            first, stop = group[0], group[-1] + 1
+            room = np.empty(room_for(self._slots[first:stop]), np.uint32)
+            into = indices[starts[first] :], values[firsts[first] :]
+            parts[first:stop] = read_blocks(self._slots[first:stop], *into, room, by_row=by_row)
 
-        opened_threads().work(read, _stretches(entries))
+        opened_threads().work(read, [*self._in_data_order()])
         rows = [part for part in parts if part is not None]
         self._batch = join_rows(rows, indices, values, by_row=by_row) if rows else _no_rows()
         known = [made.contents for made in self._prepared if made.contents and not made.bytes]
@@ -249,36 +248,27 @@ class Dataset(AbstractContextManager["Dataset"]):
     def _from_disk(self, order: Iterable[Sequence[int]] | None) -> Generator[Chunk, None, None]:
         groups = partial(self._in_data_order) if order is None else partial(iter, [*order])
 
-        def read() -> Generator[Chunk]:
+        def read() -> Generator[tuple[Chunk, int]]:
             check_all_unchanged(self.shards)
             by_row = self.facts.by_row
             reader = self._idle.pop() if self._idle else GroupReader(by_row=by_row)
             try:
                 for group in groups():
                     slots = [self._slots[number] for number in group]
-                    yield reader.chunk(slots, ranges_of(self.blocks[number] for number in group))
+                    size = sum(slot.entry.bytes for slot in slots)
+                    ranges = ranges_of(self.blocks[number] for number in group)
+                    yield reader.chunk(slots, ranges), size
             finally:
                 self._idle.append(reader)
 
-        blocks = {block.first_row: number for number, block in enumerate(self.blocks)}
         ahead = read() if len(self.blocks) == 1 else prefetch(read, depth=1)
         with closing(ahead) as arriving:
-            for chunk in arriving:
+            for chunk, size in arriving:
                 if self._closed:
                     raise ValueError("The data set is closed.")
-                self._count(chunk.nonzeros, self._bytes_of(chunk, blocks))
+                self._count(chunk.nonzeros, size)
                 yield chunk
                 del chunk  # it would keep its buffer from the next but one
-
-    def _bytes_of(self, chunk: Chunk, blocks: dict[int, int]) -> int:
-        """Return the bytes of the blocks of a chunk."""
-        total = 0
-        for start, stop in chunk.ranges:
-            number = blocks[start]
-            while number < len(self.blocks) and self.blocks[number].first_row < stop:
-                total += self._slots[number].entry.bytes
-                number += 1
-        return total
 
     def _count(self, nonzeros: int, fetched: int) -> None:
         self.nonzeros_read += nonzeros
@@ -298,7 +288,14 @@ class Dataset(AbstractContextManager["Dataset"]):
     def close(self) -> None:
         """Stop all readings, their threads included."""
         self._closed = True
-        close_readings(self._running)
+        for reading in list(self._running):
+            patience = time.monotonic() + PATIENCE
+            while time.monotonic() < patience:
+                try:
+                    reading.close()
+                    break
+                except ValueError:  # another thread is in it, and ends it with its next chunk
+                    time.sleep(0.01)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -312,7 +309,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         first_row = 0
         for shard, file in zip(self.shards, self._files, strict=True):
             rows, nonzeros = file.contents.rows, file.contents.nonzeros
-            yield record_of(shard, file.fingerprint(), rows, nonzeros, first_row)
+            yield ShardRecord.of(shard, file.fingerprint(), rows, nonzeros, first_row)
             first_row += rows
 
     def _make_blocks(self) -> Iterator[Block]:
@@ -515,16 +512,6 @@ def _joined(known: Sequence[tuple[dict[str, Any], NDArray[np.int32]]], labels: i
         sum(facts["total"] for facts, _ in known) / max(rows, 1),
         *ends("targets"),
     )
-
-
-def _stretches(entries: Sequence[Entry]) -> list[range]:
-    """Cut consecutive blocks into stretches of about 2²⁰ nonzeros, which a thread reads."""
-    cutter, first, stretches = chunk_cutter(), 0, list[range]()
-    for number, entry in enumerate(entries):
-        if cutter.fill(entry.rows, entry.nonzeros) or number + 1 == len(entries):
-            stretches.append(range(first, number + 1))
-            first = number + 1
-    return stretches
 
 
 def _no_rows() -> RowBatch:

@@ -105,15 +105,15 @@ def listed_rows(path: str) -> dict[str, NDArray[np.int64]]:
         try:
             if not {"shard", "row"} <= set(lines.fieldnames or ()):
                 raise DataError(
-                    f"{path}: begins with {','.join(lines.fieldnames or ())[:60]!r}. Wanted is a "
+                    f"{path}: begins with {','.join(lines.fieldnames or ())[:60]!r}: expected a "
                     "CSV file whose first line is shard,row."
                 )
             for line in lines:
                 shard, row = line["shard"], line["row"]
                 if not shard or not re.fullmatch("[0-9]{1,18}", row or ""):
                     raise DataError(
-                        f"{path}, line {lines.line_num}: shard {shard!r:.99}, row {row!r:.99}. "
-                        "Wanted are the name of a shard and a number from 0 on."
+                        f"{path}, line {lines.line_num}: shard {shard!r:.99}, row {row!r:.99}: "
+                        "expected the name of a shard and a number from 0 on."
                     )
                 rows[shard].append(int(row))
         except (csv.Error, UnicodeDecodeError) as error:

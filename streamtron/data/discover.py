@@ -82,10 +82,10 @@ class ShardFile(NamedTuple):
         return Stamp(self.size, self.mtime_ns, self.tag)
 
     @property
-    def most_nonzeros(self) -> int:
-        """Nonzeros that it can hold: plain libsvm text has 4 bytes for each, and 2 for a row."""
-        plain = self.format == "libsvm" and not self.path.lower().endswith(PACKED)
-        return self.size // 4 + 1 if plain else 1 << 62
+    def bytes_to_read(self) -> int:
+        """Bytes read to know all of it: local tables are read again for their fingerprints."""
+        is_hashed_at_once = FORMATS[self.format].is_text or storage.is_uri(self.path)
+        return self.size if is_hashed_at_once else 2 * self.size
 
 
 def find_shards(paths: Sequence[str]) -> list[ShardFile]:

@@ -1,4 +1,4 @@
-"""Number labels in their order of appearance, of all data and of a shard."""
+"""Number labels in their order of appearance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Label, are_targets
@@ -20,7 +19,7 @@ SELDOM_TWICE = 0.9
 
 
 class LabelTable:
-    """The labels of a source in order of appearance; all of one kind, at most ``most``, names any
+    """The labels of some rows in order of appearance; all of one kind, at most ``most``, names any
     number if that is above 2. Or only those of ``classes``, in that order.
     """
 
@@ -31,6 +30,23 @@ class LabelTable:
         self._closed = classes is not None
         self.rows = 0
         """Rows so far."""
+        self.places = list[str]()
+        """Where each label was met first that was not given."""
+
+    def recoded(self, batch: RowBatch) -> RowBatch:
+        """Return rows with the codes of this table, which gets their labels; or with their
+        targets."""
+        if are_targets(batch.codes):
+            return batch
+        codes, count = batch.codes, len(batch.codes)
+        self.rows += batch.rows
+        first = np.full(len(batch.classes) + 1, count)
+        first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays
+        table = np.full(len(first), -1, np.int32)
+        for code in np.flatnonzero(first[:-1] < count).tolist():  # rising: as labels appear
+            row = row_of(batch.code_offsets, int(first[code]))
+            table[code] = self.code(batch.classes[code], batch.place, row)
+        return batch._replace(codes=table[codes], classes=self.labels)
 
     def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
         """Return the code of a label, which may be new; ``place(row)`` is for messages."""
@@ -54,6 +70,7 @@ class LabelTable:
             self._check_another(label, place(row), self._most)
         self._codes[label] = len(self.labels)
         self.labels.append(label)
+        self.places.append(place(row))
 
     def _check_another(self, label: Label, where: str, most: int) -> None:
         """Refuse a label that hardly differs from another, or is one too many."""
@@ -106,42 +123,6 @@ def _listed(labels: Sequence[Label], most: int = 5) -> str:
     if len(labels) > most:
         return ", ".join(shown) + ", …"
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
-
-
-class ShardLabels:
-    """Number a shard's labels in order of appearance; its cache file keeps these codes."""
-
-    def __init__(self, source: LabelTable) -> None:
-        self.labels: list[Label] = []
-        """The shard's labels; its codes point here."""
-        self.places: list[str] = []
-        """Where each was met first, for messages."""
-        self._source = source
-        self._to_shard: dict[int, int] = {}  # from the source's code; in order of appearance
-
-    @property
-    def to_source(self) -> NDArray[np.int32]:
-        """int32, shape (labels + 1,): the source's code of each shard code; the last is -1."""
-        return np.array([*self._to_shard, -1], np.int32)
-
-    def recoded(self, batch: RowBatch) -> RowBatch:
-        """Return some rows of the shard with codes of its own labels, or with their targets."""
-        if are_targets(batch.codes):
-            return batch
-        codes, count = batch.codes, len(batch.codes)
-        self._source.rows += len(batch.indptr) - 1
-        first = np.full(len(batch.classes) + 1, count)
-        first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays
-        table = np.full(len(first), -1, np.int32)
-        for code in np.flatnonzero(first[:-1] < count).tolist():  # rising: as labels appear
-            row, label = row_of(batch.code_offsets, int(first[code])), batch.classes[code]
-            source_code = self._source.code(label, batch.place, row)
-            if source_code not in self._to_shard:
-                self._to_shard[source_code] = len(self.labels)
-                self.labels.append(label)
-                self.places.append(batch.place(row))
-            table[code] = self._to_shard[source_code]
-        return batch._replace(codes=table[codes], classes=self.labels)
 
 
 def too_few(counting: Collection[Label], labels: Sequence[Label], rows: int) -> DataError:

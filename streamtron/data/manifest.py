@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from streamtron.core.errors import DataError
 from streamtron.data.discover import FORMATS, ShardFile
@@ -35,6 +35,21 @@ class ShardRecord:
     rows: int
     nonzeros: int
     first_row: int
+
+    @classmethod
+    def of(
+        cls, shard: ShardFile, fingerprint: str, rows: int, nonzeros: int, first_row: int
+    ) -> ShardRecord:
+        """Make the record of a shard that was read as it was found."""
+        file = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
+        return cls(*file, fingerprint, rows, nonzeros, first_row)
+
+
+class Skipped(NamedTuple):
+    """A shard that was left out, and the sentence with which its reader refused it."""
+
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,7 @@ class Manifest:
                 raise TypeError("no list of shards")
             shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
         except (TypeError, KeyError) as error:
-            reason = f"not a manifest ({error}). Wanted is what a reading wrote."
+            reason = f"not a manifest ({error}): expected what a reading wrote."
             raise DataError(f"{where}: {reason}") from error
         _check(shards, where)
         return cls(shards)
@@ -118,8 +133,8 @@ def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
             if wrong or (name == "format" and value not in FORMATS):
                 kind = "a number of at least 0" if kind_name == "int" else "a string"
                 raise DataError(
-                    f"{where}: {name} of shard {shard.name!r} is {value!r}. "
-                    f"Wanted is {kind if wrong else ' or '.join(FORMATS)}."
+                    f"{where}: {name} of shard {shard.name!r} is {value!r}: "
+                    f"expected {kind if wrong else ' or '.join(FORMATS)}."
                 )
         if shard.first_row != row:
             raise DataError(

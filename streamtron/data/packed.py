@@ -57,15 +57,11 @@ def loaded(packed: bytes) -> Any:
             size = sum(member.file_size for member in archive.infolist())
         if size > max(_SMALL, available_memory() // 4):
             raise ValueError(f"{size:,} bytes, more than memory allows")
-        foreign = _foreign(packed)
-    except Exception as error:  # what a stranger's bytes raise in skops may be anything
-        raise DataError(f"the transformer is damaged ({error!s:.200}). Fit again.") from error
-    if foreign:
-        raise DataError(
-            f"the transformer has types that are not of scikit-learn: {some(foreign)}. Such a file "
-            "could run code, and is not loaded."
-        )
-    try:
+        if foreign := _foreign(packed):
+            raise DataError(
+                f"the transformer has types that are not of scikit-learn: {some(foreign)}. Such a "
+                "file could run code, and is not loaded."
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             estimator = skops.loads(packed, trusted=skops.get_untrusted_types(data=packed))
@@ -73,7 +69,9 @@ def loaded(packed: bytes) -> Any:
             _expand(owner)
         if not hasattr(estimator, "transform"):
             raise TypeError(f"a {type(estimator).__name__}, which has no transform")
-    except Exception as error:
+    except DataError:
+        raise
+    except Exception as error:  # what a stranger's bytes raise in skops may be anything
         raise DataError(f"the transformer is damaged ({error!s:.200}). Fit again.") from error
     return estimator
 

@@ -26,15 +26,15 @@ from streamtron.core.rows import are_targets
 from streamtron.core.text import format_size
 from streamtron.data import readers
 from streamtron.data.blocks import cut_blocks
-from streamtron.data.cache.directory import Cache
-from streamtron.data.cache.flat_file import CachedShard, Contents
+from streamtron.data.cache import Cache
 from streamtron.data.discover import ShardFile
-from streamtron.data.labels import LabelTable, ShardLabels
+from streamtron.data.flat_file import CachedShard, Contents
+from streamtron.data.labels import LabelTable
 from streamtron.data.manifest import changed, check_unchanged
 from streamtron.data.prefetch import PATIENCE, raise_if_cancelled, start, work_for
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.row_batch import RowBatch, ShardReader
-from streamtron.data.source import bytes_of, rows_of
+from streamtron.data.row_batch import FileReader, RowBatch
+from streamtron.data.shard_rows import rows_of
 
 _log = logging.getLogger("streamtron")
 
@@ -120,17 +120,17 @@ def prepare_shard(task: PrepareTask, progress: Progress | None = None) -> Iterat
         yield Prepared(task.shard, "", None, reason=str(error))
 
 
-def _opened(task: PrepareTask) -> ShardReader:
+def _opened(task: PrepareTask) -> FileReader:
     return readers.open_reader(task.shard, task.reading, task.threads, task.directory)
 
 
-def _made(task: PrepareTask, reader: ShardReader, progress: Progress) -> Prepared:
+def _made(task: PrepareTask, reader: FileReader, progress: Progress) -> Prepared:
     shard, cache = task.shard, Cache(task.directory, task.reading)
-    labels, facts = ShardLabels(LabelTable(task.most_labels)), ShardFacts()
+    table, facts = LabelTable(task.most_labels), ShardFacts()
     done, unread = 0, task.unread
     with cache.writer() as writer:
-        for number, rows in enumerate(rows_of(reader, labels)):
-            fetched = int(getattr(reader, "bytes_read", 0))
+        for number, rows in enumerate(rows_of(reader, table)):
+            fetched = reader.bytes_read
             if unread and fetched > done > 0:  # a first batch has been written
                 _check_room(task, writer.bytes / done)
                 unread = 0
@@ -144,11 +144,10 @@ def _made(task: PrepareTask, reader: ShardReader, progress: Progress) -> Prepare
         check_unchanged(shard)
         progress.add(shard.size - done, 0, 0)
         # without the name of the shard, which may have another one when the file is opened
-        places = [place.removeprefix(f"{shard.name}, ") for place in labels.places]
-        file = cache.finish(writer, shard, fingerprint, labels.labels, places, facts.to_dict())
-    notes = tuple(sorted(getattr(reader, "notes", ())))
-    read = bytes_of(shard), file.contents.nonzeros
-    return Prepared(shard, file.path, file.contents, *read, notes=notes)
+        places = [place.removeprefix(f"{shard.name}, ") for place in table.places]
+        file = cache.finish(writer, shard, fingerprint, table.labels, places, facts.to_dict())
+    read = shard.bytes_to_read, file.contents.nonzeros
+    return Prepared(shard, file.path, file.contents, *read, notes=tuple(sorted(reader.notes)))
 
 
 def _check_room(task: PrepareTask, ratio: float) -> None:

@@ -26,7 +26,7 @@ from streamtron.data.formats.text_tables import CsvReader, TextTableReader
 from streamtron.data.labels import QUANTITY, are_quantity
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import table_reader
+from streamtron.data.readers import first_rows, table_reader
 
 _log = logging.getLogger(__name__)
 
@@ -157,11 +157,10 @@ def look_at(
         if isinstance(reader, TextTableReader):
             reader.keeps_dates = True
         schema = reader.schema()
-        if not profiles:
-            times = Counter(schema.names)
-            names = [name for name in times if times[name] == 1][:MOST_COLUMNS]
-            profiles = {name: ColumnProfile(name, schema.field(name).type) for name in names}
         times = Counter(schema.names)
+        if not profiles:
+            once = [name for name in times if times[name] == 1][:MOST_COLUMNS]
+            profiles = {name: ColumnProfile(name, schema.field(name).type) for name in once}
         names = [name for name in profiles if times[name] == 1]
         integers = [name for name in names if types.is_integer(schema.field(name).type)]
         written = reader.as_written(names) if isinstance(reader, CsvReader) else None
@@ -169,16 +168,12 @@ def look_at(
             for name in names:
                 profiles[name].show(written[name].combine_chunks())
         with closing(prefetch(partial(reader.rows, names, integers))) as parts:
-            for rows in parts:
-                if left < len(rows):
-                    rows = rows.slice(0, int(left))
+            for rows in first_rows(parts, left):
                 left -= len(rows)
                 for name in names:
                     profiles[name].add(rows.column(name))
                     if written is None:
                         profiles[name].show(rows.column(name))
-                if left <= 0:
-                    break
     return [*profiles.values()]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import reason_of
+from streamtron.data.deletions import Deletions
 from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile
 from streamtron.data.manifest import check_unchanged
+from streamtron.data.prefetch import run_in_thread
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader
 
@@ -65,6 +68,37 @@ def resolve_by_first(
             refused = refused or error
     assert refused is not None
     raise refused
+
+
+def fingerprints(shards: Iterable[ShardFile], reading: ReaderConfig) -> list[tuple[str, str]]:
+    """Return name and fingerprint of shards, whose bytes are read."""
+    return [
+        (shard.name, run_in_thread(open_reader(shard, reading).fingerprint)) for shard in shards
+    ]
+
+
+def excluding(
+    shards: Sequence[ShardFile], deletions: Iterable[Deletions], reading: ReaderConfig
+) -> list[ShardFile]:
+    """Return shards without the rows that are deleted from them, by their paths. If some were moved
+    or renamed, all are found by their fingerprints."""
+    deleted = tuple(deletions)
+    known = {deletion.path: deletion for deletion in deleted}
+    if not known.keys() <= {shard.path for shard in shards}:
+        by_bytes = {deletion.fingerprint: deletion for deletion in deleted}
+        for shard, (_, fingerprint) in zip(shards, fingerprints(shards, reading), strict=True):
+            if fingerprint in by_bytes and shard.path not in known:
+                known[shard.path] = replace(by_bytes[fingerprint], path=shard.path)
+    return [shard._replace(without=known.get(shard.path)) for shard in shards]
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], most: float) -> Iterator[pa.RecordBatch]:
+    """Yield batches until there are so many rows, the last one cut."""
+    for batch in batches:
+        rows = batch.slice(0, int(min(most, len(batch))))
+        yield rows
+        if (most := most - len(rows)) <= 0:
+            return
 
 
 def rows_with(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import Codes, Label, are_targets, without_label
+from streamtron.core.rows import Codes, Label, without_label
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.reader_config import ALL, ReaderConfig
@@ -55,15 +55,6 @@ class RowBatch(NamedTuple):
         """Stored values in the batch."""
         return len(self.indices)
 
-    @property
-    def width(self) -> int:
-        """1 + the largest of all columns: kernels trust it, and a cache file may be wrong."""
-        return int(self.indices.max()) + 1 if self.nonzeros else 0
-
-    def coded(self, table: NDArray[np.int32]) -> RowBatch:
-        """The same rows with the class ``table[code]`` in the place of each; targets stay."""
-        return self if are_targets(self.codes) else self._replace(codes=table[self.codes])
-
 
 def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
     """Return rows ``start`` … ``stop - 1`` of a batch, as views; its class table is kept whole."""
@@ -100,19 +91,9 @@ def _part(offsets: Offsets, rows: slice | NDArray[np.int64]) -> tuple[Offsets, A
     return starts, np.repeat(offsets[rows] - starts[:-1], lengths) + np.arange(starts[-1])
 
 
-class ShardReader(Protocol):
-    """One shard. ``batches()`` reads it from its start, any number of times."""
-
-    def batches(self) -> Iterator[RowBatch]:
-        """The shard's rows in file order. Raises DataError (contents), MachineError (reading)."""
-
-    def fingerprint(self) -> str:
-        """xxh3-128 of the file's bytes, 32 hex digits; free after ``batches()``."""
-
-
 class FileReader(ABC):
-    """What the readers of files share; a ``ShardReader`` of the rows that are not ``without``, and
-    are in the share that is read, see ``in_share``."""
+    """One shard: of its rows those that are not ``without``, and are in the share that is read, see
+    ``in_share``. What the readers of all formats share."""
 
     def __init__(
         self,
@@ -136,7 +117,10 @@ class FileReader(ABC):
         """Yield all rows in file order, checked; nothing for a file without rows."""
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the rows that are left, in file order."""
+        """Yield the rows that are left, in file order; any number of times, from the start.
+
+        DataError is raised for what is in the file, MachineError for one that cannot be read.
+        """
         first, unlabelled, deleted = 0, 0, self._without
         reading = self.reading
         leaves_out = reading.null_labels == "left_out" and reading.labels == "required"

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from streamtron.data.column_specs import Spec, specs_of
 from streamtron.data.deletions import in_share
 from streamtron.data.packed import load_transformer, loaded, pack
 from streamtron.data.prefetch import prefetch
-from streamtron.data.readers import table_reader
+from streamtron.data.readers import first_rows, table_reader
 from streamtron.data.transform import (
     DOCUMENTS,
     Inputs,
@@ -125,13 +127,10 @@ def first_rows_of(shards: Sequence[ShardFile], reading: ReaderConfig, most: int)
     import pyarrow as pa
 
     assert reading.transformer is not None
-    inputs, batches, left = reading.transformer.inputs, list[Any](), most
-    numbers = [name for name, kind in inputs if kind == "number"]
-    for shard in shards:
-        for batch in table_reader(shard, reading).rows([name for name, _ in inputs], numbers):
-            batches.append(batch.slice(0, left))
-            if (left := left - len(batches[-1])) <= 0:
-                return pa.Table.from_batches(batches)
+    names = [*reading.transformer.columns]
+    numbers = [name for name, kind in reading.transformer.inputs if kind == "number"]
+    parts = (table_reader(shard, reading).rows(names, numbers) for shard in shards)
+    batches = [*first_rows(chain.from_iterable(parts), most)]
     return pa.Table.from_batches(batches) if batches else None
 
 
@@ -164,12 +163,7 @@ class _Sample:
         """Return the rows and their labels, None where there are none or several a row."""
         import pyarrow as pa
 
-        most = self._wanted.rows if most is None else most
-        batches, left = list[Any](), most
-        for batch in self._batches():
-            batches.append(batch if left is None else batch.slice(0, left))
-            if left is not None and (left := left - len(batches[-1])) <= 0:
-                break
+        batches = [*first_rows(self._batches(), most or self._wanted.rows or inf)]
         rows = sum(map(len, batches))
         if not rows:
             raise DataError("no rows, on which a transformer could be fitted.")

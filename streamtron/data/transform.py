@@ -212,7 +212,7 @@ def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
             is_array = isinstance(values, pa.Array)
             arrays.append(values if is_array else pa.array(values, from_pandas=True))
         except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
-            raise DataError(f"X: {name!r} ({error}). Expected are values of one kind.") from error
+            raise DataError(f"X: {name!r} ({error}): expected values of one kind.") from error
     return pa.RecordBatch.from_arrays(arrays, [*columns])
 
 

@@ -28,11 +28,10 @@ from streamtron.core.threads import open_threads
 from streamtron.data import (
     Dataset,
     Expected,
-    ShardSource,
     deletions,
+    excluding,
     find_shards,
 )
-from streamtron.data.source import excluding
 from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
@@ -185,8 +184,7 @@ def certify(
         )
     files, reading = find_shards(as_paths(shards)), reading_from_model(model)
     if known is not None and known.deletions:
-        with ShardSource(files, reading) as source:
-            files = [*excluding(files, known.deletions, source.fingerprints)]
+        files = excluding(files, known.deletions, reading)
     expected = Expected(2, model.classes or None, allow_duplicate=problem.allow_duplicate)
     exact = problem.but(
         stage="1" if problem.hard else "ascent",

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.kinds import whole
 from streamtron.core.rows import Chunk, Label
@@ -26,6 +26,7 @@ from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes
+from streamtron.runs.finished_run import check_as_read, read_manifest, run_of, shards_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -39,7 +40,7 @@ from streamtron.runs.store import manifest_of
 
 def evaluate(
     model: LinearModel | str | os.PathLike[str],
-    shards: Paths,
+    shards: Paths | None = None,
     *,
     ranking: bool = True,
     share: tuple[float, float] = ALL,
@@ -52,7 +53,8 @@ def evaluate(
     ----------
     model : a model or its file; its reader's contract says how the shards are read, row weights
         included.
-    shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled.
+    shards : files, directories or globs of libsvm text, Parquet or Arrow, every row labelled; None
+        = the rows that the fit held out, of a model with its run beside it.
     ranking : whether to compute ROC AUC and average precision, or ``calibration``; for these up to
         50 million decisions are held in memory, and more are binned.
     share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
@@ -65,9 +67,27 @@ def evaluate(
         classes has; unreadable rows.
     MachineError
     """
-    models, worst = [with_labels_of(as_model(model), shards)], whole(worst, "worst")
-    scored = score_shards(models, find_shards(as_paths(shards)), executor, share=share)
-    return summarise(models, scored, ranking=ranking, worst=worst)[0]
+    if shards is None:
+        loaded, files, share = held_out_rows(model)
+    else:
+        loaded, files = with_labels_of(as_model(model), shards), find_shards(as_paths(shards))
+    scored = score_shards([loaded], files, executor, share=share)
+    return summarise([loaded], scored, ranking=ranking, worst=whole(worst, "worst"))[0]
+
+
+def held_out_rows(
+    model: LinearModel | str | os.PathLike[str],
+) -> tuple[LinearModel, list[ShardFile], tuple[float, float]]:
+    """Return a model, the shards of its run, and the share of their rows that its fit held out."""
+    with run_of(model) as (path, store):
+        loaded, files = as_model(path), shards_of(read_manifest(store), store)
+        check_as_read(files, str(store.path))
+    if not (share := loaded.settings.get("held_out")):
+        raise SettingsError(
+            "no shards are given, and the fit held no rows out. Name shards to measure on, or fit "
+            "with --valid 20%."
+        )
+    return loaded, files, (0.0, share)
 
 
 def evaluate_many(

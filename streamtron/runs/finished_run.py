@@ -135,7 +135,7 @@ def run_of(
         )
     if not is_run(directory := absolute(run)):
         raise DataError(
-            f"no shards are given, and there is no run in {directory}. Name the shards, certify "
+            f"no shards are given, and there is no run in {directory}. Name the shards, as in "
             "MODEL SHARDS, or the run directory, --run-dir."
         )
     with opened(directory) as store:

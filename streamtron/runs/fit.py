@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +22,9 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.files import LOCK, reading_from, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.core.threads import open_threads
-from streamtron.data import Dataset, ShardFile, ShardSource, find_shards
+from streamtron.data import Dataset, ShardFile, excluding, find_shards
 from streamtron.data.profile import with_guesses
 from streamtron.data.sample import transformer_digest
-from streamtron.data.source import excluding
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.inputs import (
     InMemory,
@@ -347,7 +345,7 @@ def opened(job: Job) -> Iterator[Fitting]:
                 saved, transformer = store.state(), _transformer_of(job, store)
         goes_on = store is not None and store.exists and job.resume
         if store is not None and goes_on:
-            shards = [*excluding(shards, store.forgotten, partial(_fingerprints, shards, first))]
+            shards = excluding(shards, store.forgotten, reading_from_settings(first))
         reading, counted = training_reading(shards, first, transformer)
         classes = (saved and saved.labels) or job.classes
         expected = expected_of(first, classes)
@@ -480,13 +478,6 @@ def _decided(
     classes = len(data.labels) if candidates[0].one_vs_rest else 1
     plan = plan_memory(candidates[0], job.machine, size_of(data), classes * len(candidates))
     return [settings.but(active_set=plan.active_set) for settings in candidates], plan
-
-
-def _fingerprints(shards: Sequence[ShardFile], settings: Settings) -> list[tuple[str, str]]:
-    """Return name and fingerprint of every shard, from its bytes."""
-    reading = reading_from_settings(settings)
-    with ShardSource(shards, reading) as source:
-        return source.fingerprints()
 
 
 def _transformer_of(job: Job, store: Store) -> Transformer | None:

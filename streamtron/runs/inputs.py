@@ -32,13 +32,13 @@ from streamtron.data import (
     Progress,
     ReaderConfig,
     ShardFile,
-    ShardSource,
+    ShardRows,
     find_shards,
     open_reader,
     resolve_reading,
 )
 from streamtron.data.discover import NAMES
-from streamtron.data.labels import MOST_NUMBERS
+from streamtron.data.labels import MOST_NUMBERS, LabelTable
 from streamtron.data.reader_config import ALL
 from streamtron.data.sample import with_transformer
 from streamtron.data.storage import is_uri, local_path
@@ -260,17 +260,9 @@ def open_one(
     classes: Sequence[Label] | None = None,
     *,
     on_bad_shard: Literal["error", "skip"] = "error",
-) -> ShardSource:
-    """Open one shard by itself to read it once; it may be empty or a duplicate."""
-    return ShardSource(
-        [shard],
-        reading,
-        classes=classes,
-        most_labels=None,
-        allow_duplicate=True,
-        allow_empty=True,
-        on_bad_shard=on_bad_shard,
-    )
+) -> ShardRows:
+    """Open one shard by itself to read it once; ``classes`` : the only labels there may be."""
+    return ShardRows(shard, reading, LabelTable(classes=classes), on_bad_shard=on_bad_shard)
 
 
 @contextmanager

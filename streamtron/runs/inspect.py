@@ -18,10 +18,12 @@ from streamtron.core.moments import Moments
 from streamtron.core.rows import NO_FACTS, without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import ShardSource, deletions, find_shards
+from streamtron.data import Manifest, ShardRecord, ShardRows, Skipped, deletions, find_shards
 from streamtron.data.blocks import has_one_value_a_row
-from streamtron.data.labels import QUANTITY, are_quantity
+from streamtron.data.labels import QUANTITY, LabelTable, are_quantity
+from streamtron.data.manifest import no_rows
 from streamtron.data.profile import guesses, look_at, with_guesses
+from streamtron.data.readers import resolve_by_first
 from streamtron.data.sample import with_transformer
 from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
@@ -233,55 +235,62 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     reading, files = reading_from_settings(settings, labels_required=False), find_shards(paths)
     settings = with_guesses(settings, paths, machine.threads)
     reading, _ = with_transformer(files, reading, settings)
-    with ShardSource(
-        files,
-        reading,
-        most_labels=None,
-        allow_duplicate=True,
-        threads=machine.threads,
-        on_bad_shard=settings.on_bad_shard,
-    ) as source:
-        counts, unlabelled, targets = np.zeros(0, np.int64), 0, _Targets()
-        occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
-        by_row = True
-        for chunk in source.chunks():
-            columns = np.unique(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])])
-            occurring = np.union1d(occurring, columns)
-            by_row = by_row and has_one_value_a_row(chunk.rows)
-            missing, offsets = without_label(chunk.codes), chunk.code_offsets
-            unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
-            if reading.numbers:
-                targets.add(chunk.codes[~missing])
-            else:
-                chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(source.labels))
-                chunk_counts[: len(counts)] += counts
-                counts = chunk_counts
-        assert source.manifest is not None
-        several = settings.one_vs_rest or len(source.labels) > 2
-        learners = len(source.labels) if several and not settings.regression else 1
-        size = DataSize(source.manifest.rows, len(occurring), source.manifest.nonzeros, by_row)
-        plan = plan_memory(settings, machine, size, learners, or_say=True)
-        return {
-            "kind": "shards",
-            "format": source.shards[0].format,
-            "layout": source.reading.layout,
-            "features": None if source.reading.features is None else list(source.reading.features),
-            "rows": source.manifest.rows,
-            "columns": max(source.width - (source.index_base or 0), 0),
-            "nonzeros": source.manifest.nonzeros,
-            "bytes": source.manifest.bytes,
-            "bytes_read": source.bytes_read,
-            "index_base": source.index_base,
-            "labels": {
-                label_text(label): int(n) for label, n in zip(source.labels, counts, strict=True)
-            },
-            "remark": QUANTITY if are_quantity(source.labels) else None,
-            "targets": targets.described(),
-            "unlabelled_rows": unlabelled,
-            "shards": source.manifest.to_dict()["shards"],
-            "skipped": [shard._asdict() for shard in source.skipped],
-            "plan": plan.to_dict(),
-        }
+    reading = resolve_by_first(files, reading, skip=settings.on_bad_shard == "skip")
+    table, records, skipped = LabelTable(), list[ShardRecord](), list[Skipped]()
+    counts, unlabelled, targets = np.zeros(0, np.int64), 0, _Targets()
+    occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
+    by_row, first_row, how = True, 0, {"threads": machine.threads}
+    for file in files:
+        rows = nonzeros = 0
+        with ShardRows(file, reading, table, on_bad_shard=settings.on_bad_shard, **how) as shard:
+            for chunk in shard.chunks():
+                rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
+                columns = np.unique(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])])
+                occurring = np.union1d(occurring, columns)
+                by_row = by_row and has_one_value_a_row(chunk.rows)
+                missing, offsets = without_label(chunk.codes), chunk.code_offsets
+                unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
+                if reading.numbers:
+                    targets.add(chunk.codes[~missing])
+                else:
+                    chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(table.labels))
+                    chunk_counts[: len(counts)] += counts
+                    counts = chunk_counts
+        if shard.refusal:
+            skipped.append(Skipped(file.name, shard.refusal))
+        else:
+            fingerprint = shard.fingerprint()
+            records.append(ShardRecord.of(file, fingerprint, rows, nonzeros, first_row))
+            first_row += rows
+    if not first_row:
+        raise no_rows(files, reading.share)
+    manifest, left_out = Manifest(tuple(records)), {shard.name for shard in skipped}
+    several = settings.one_vs_rest or len(table.labels) > 2
+    learners = len(table.labels) if several and not settings.regression else 1
+    size = DataSize(manifest.rows, len(occurring), manifest.nonzeros, by_row)
+    plan = plan_memory(settings, machine, size, learners, or_say=True)
+    from_one = int(files[0].format == "libsvm" and not (occurring == 0).any())
+    base = from_one if reading.index_base == "auto" else int(reading.index_base)
+    labels = zip(map(label_text, table.labels), counts.tolist(), strict=True)
+    return {
+        "kind": "shards",
+        "format": files[0].format,
+        "layout": reading.layout,
+        "features": None if reading.features is None else list(reading.features),
+        "rows": manifest.rows,
+        "columns": max(int(occurring[-1]) + 1 - base, 0) if len(occurring) else 0,
+        "nonzeros": manifest.nonzeros,
+        "bytes": manifest.bytes,
+        "bytes_read": sum(file.bytes_to_read for file in files if file.name not in left_out),
+        "index_base": base,
+        "labels": dict(labels),
+        "remark": QUANTITY if are_quantity(table.labels) else None,
+        "targets": targets.described(),
+        "unlabelled_rows": unlabelled,
+        "shards": manifest.to_dict()["shards"],
+        "skipped": [shard._asdict() for shard in skipped],
+        "plan": plan.to_dict(),
+    }
 
 
 class _Targets(Moments):

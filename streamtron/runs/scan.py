@@ -23,7 +23,7 @@ from streamtron.core.executor import Executor
 from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Facts, Label, freeze
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile
-from streamtron.data.cache.flat_file import Columns
+from streamtron.data.flat_file import Columns
 from streamtron.solver.alphas import Alphas, split
 from streamtron.solver.learner import Learner
 from streamtron.solver.reading import begin_reading, problem_of

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
-from streamtron.data import ShardFile, ShardSource, check_duplicate, find_shards
+from streamtron.data import ShardFile, check_duplicate, find_shards
+from streamtron.data import fingerprints as read_fingerprints
 from streamtron.runs.change import EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.parts import OpenParts
@@ -109,8 +110,7 @@ def _fingerprints(shards: Sequence[ShardFile], target: EditableRun) -> dict[str,
     known = {(r.path, r.bytes, r.mtime_ns): r.fingerprint for r in records}
     fingerprints = {s.path: known.get((s.path, s.size, s.mtime_ns)) for s in shards}
     unsure = [s for s in shards if fingerprints[s.path] is None and s.size in sizes]
-    with ShardSource(unsure, target.reading) as source:
-        pairs = source.fingerprints()
+    pairs = read_fingerprints(unsure, target.reading)
     digests = {file.path: digest for file, (_, digest) in zip(unsure, pairs, strict=True)}
     return fingerprints | digests
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.kinds import whole
-from streamtron.core.rows import Label
-from streamtron.data import ReaderConfig, find_shards, open_shards
-from streamtron.data.labels import MOST_NUMBERS
+from streamtron.core.rows import Label, are_targets
+from streamtron.data import ReaderConfig, ShardRows, find_shards, no_rows
+from streamtron.data.labels import MOST_NUMBERS, LabelTable
 from streamtron.data.reader_config import ALL
+from streamtron.data.readers import resolve_by_first
 from streamtron.data.sample import with_transformer
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
 
@@ -117,15 +120,17 @@ def _labels(
 
 
 def _beginning(
-    paths: list[str], reader: ReaderConfig, most: int | None, on_bad_shard: str
+    paths: list[str],
+    reader: ReaderConfig,
+    most: int | None,
+    on_bad_shard: Literal["error", "skip"],
 ) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reader as the first shard decides it."""
-    with open_shards(
-        paths,
-        reader,
-        most_labels=most,
-        allow_duplicate=True,
-        on_bad_shard=on_bad_shard,
-    ) as source:
-        next(source.chunks())
-        return list(source.labels), source.reading
+    shards = find_shards(paths)
+    reader = resolve_by_first(shards, reader, skip=on_bad_shard == "skip")
+    for shard in shards:
+        with ShardRows(shard, reader, LabelTable(most), on_bad_shard=on_bad_shard) as rows:
+            for chunk in rows.chunks():
+                codes = [] if are_targets(chunk.codes) else np.unique(chunk.codes).tolist()
+                return [rows.labels[code] for code in codes if code >= 0], reader
+    raise no_rows(shards)

@@ -46,8 +46,12 @@ from streamtron.sweeps.trial import (
     metrics_of,
     now,
     ranked,
+    table_of,
 )
 from streamtron.sweeps.two_stage import number_of_stages, pruned, stage_settings
+
+TOLERANCE = 1e-4
+"""The largest ``tol`` of candidates: at a looser one their ranks depend on where they stop."""
 
 Trials = dict[int, list[Trial]]
 """A candidate's number → its trials on all folds."""
@@ -80,8 +84,8 @@ class Sweep:
     ----------
     trials : one a candidate, in their order.
     best : of those not dropped the one with the best ``metric``; of equals the smallest C.
-    outcome : of the best candidate's fit on all shards, equal to that of ``run`` with its
-        settings; None for a sweep over folds without a model.
+    outcome : of the best candidate's fit on all rows, equal to that of ``run`` with its settings.
+        Without files to write it is that of its trial; None for a sweep over folds.
     """
 
     trials: tuple[Trial, ...]
@@ -105,7 +109,7 @@ class Sweep:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
-        return [trial.row(self.best) for trial in self.trials]
+        return table_of(self.trials, self.best)
 
 
 def sweep(
@@ -116,6 +120,7 @@ def sweep(
     random: int | None = None,
     two_stage: bool = False,
     metric: str | None = None,
+    refit: bool = True,
     model: str | os.PathLike[str] | None = None,
     report: str | os.PathLike[str] | None = None,
     witness: str | os.PathLike[str] | None = None,
@@ -137,9 +142,13 @@ def sweep(
     random : number of candidates to draw; None = all combinations.
     two_stage : fit all candidates through the first stage, and only the better ones further.
     metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of; None =
-        accuracy, of numbers ``"r2"``. The best has least of ``"rmse"`` and ``"mae"``.
-    model, report, witness : files of the best candidate, which is fitted on all shards.
-    settings : what all candidates share, at once or by name (``tol=1e-3, multiclass=True, …``).
+        accuracy, of numbers ``"r2"``. The best has least of ``"rmse"``, ``"mae"``, ``"log_loss"``
+        and ``"brier_score"``.
+    refit : False = with a share of the rows held out, the files are of the fit that was measured,
+        on the other rows.
+    model, report, witness : files of the best candidate, which is fitted on all rows.
+    settings : what all candidates share, at once or by name (``tol=1e-5, multiclass=True, …``).
+        ``tol`` is at most 10⁻⁴ in a sweep: a rank is not to depend on where candidates stop.
     machine, overwrite, listen : as in ``fit``.
     executor : where the candidates of a fold are fitted: here, or by ``cluster.sweep`` on workers,
         which report finished trials alone.
@@ -163,6 +172,10 @@ def sweep(
     settings = _shared(
         settings, names, first_loss(lists.get("loss")), as_paths(shards), share, machine.threads
     )
+    if not refit and share is None:
+        raise SettingsError(
+            "no-refit is for a share of the rows that is held out, as in --valid 20%: leave it out."
+        )
     candidates = candidates_of(settings, lists, random)
     metric = metric or metrics_of(candidates[0])[0]
     check_metric(metric, candidates)
@@ -175,7 +188,8 @@ def sweep(
     if run_dir is not None and not overwrite:
         refuse_existing(run_dir)
     splits = folds_of(paths, held_out, folds, candidates[0], share)
-    refit = int(files["model"] is not None or (valid is None and any(files.values())))
+    measured_on_a_part = valid is None or share is not None
+    refits = int(files["model"] is not None or (measured_on_a_part and any(files.values())))
     function: Any = partial(fit_task, listen=listen) if executor is serial else fit_task
     with cache_directory(run_dir, machine) as cache, ExitStack() as stack:
         os.makedirs(cache := os.path.abspath(cache), exist_ok=True)
@@ -190,14 +204,15 @@ def sweep(
 
         if stages is None:
             numbered = dict(enumerate(candidates))
-            of_folds = fit(numbered, 0, refit)
+            of_folds = fit(numbered, 0, refits)
             trials = [mean_trial(numbered[number], of_folds[number]) for number in numbered]
             check_measured(trials, metric)
         else:
-            trials = _through_stages(candidates, stages, metric, refit, fit)
+            trials = _through_stages(candidates, stages, metric, refits, fit)
     best = ranked((trial for trial in trials if trial.dropped is None), metric)[0]
-    fit_best = partial(run, paths, best.settings, machine=machine, overwrite=True, listen=listen)
-    outcome = _write_best(best, trials, metric, files, fit_best if refit else None)
+    chosen = best.settings.but(held_out=0.0) if share and refit else best.settings
+    fit_best = partial(run, paths, chosen, machine=machine, overwrite=True, listen=listen)
+    outcome = _write_best(best, trials, metric, files, fit_best if refits else None)
     light = tuple(replace(trial, outcome=None) for trial in trials)
     return Sweep(light, light[best.candidate], metric, outcome)
 
@@ -210,14 +225,15 @@ def _shared(
     share: float | None,
     threads: int | None,
 ) -> Settings:
-    """Return what all candidates share, with the defaults of the ``first`` loss, and a share of the
-    rows held out if one is to be measured on."""
+    """Return what all candidates share, with the defaults of the ``first`` loss, ``TOLERANCE``, and
+    a share of the rows held out if one is to be measured on."""
     if settings and settings.regression != settings.but(**first).regression:
         raise SettingsError(
             f"the settings have the loss {settings.loss}, whose default of the intercept is not "
             f"that of {first['loss']}: give settings with a loss of the same kind."
         )
     settings = settings_from(settings, names if settings else {**first, **names})
+    settings = settings.but(tol=min(settings.tol, TOLERANCE))
     if share is not None:
         settings = holding_out(settings, share)
     return with_classes(with_guesses(settings, shards, threads), shards)
@@ -237,7 +253,7 @@ def _write_best(
 ) -> Outcome | None:
     """Write the files of the best candidate, with the table in its report: ``fit`` fits it on all
     shards; None = its trial did, or it has no files."""
-    table = {"metric": metric, "candidates": [trial.row(best) for trial in trials]}
+    table = {"metric": metric, "candidates": table_of(trials, best)}
     if fit is not None:
         return fit(**files, facts={"sweep": table})
     if best.outcome is not None:

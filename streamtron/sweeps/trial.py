@@ -22,6 +22,7 @@ from streamtron.core.text import (
     METRICS,
     METRICS_OF_MANY,
     METRICS_OF_NUMBERS,
+    METRICS_OF_PROBABILITIES,
     label_text,
 )
 from streamtron.model.certainty import at_least, at_most
@@ -38,9 +39,6 @@ BOUNDS = (
 
 AT_OPTIMUM = ("accuracy_at_least", "accuracy_at_most")
 """Bounds of the optimum's accuracy on the validation rows; see ``metrics.AccuracyBounds``."""
-
-OF_PENALTIES = ("l1_ratio", "nonzero_weights")
-"""Columns of candidates whose penalty is not l2."""
 
 COLUMNS: dict[str, type] = {
     "candidate": int,
@@ -153,6 +151,13 @@ class Trial:
         return {name: values[name] for name in COLUMNS if name in values}
 
 
+def table_of(trials: Sequence[Trial], best: Trial) -> list[dict[str, Any]]:
+    """Return the table: a row a candidate, with the columns of ``COLUMNS`` that all have."""
+    rows = [trial.row(best) for trial in trials]
+    common = set(rows[0]).intersection(*rows)
+    return [{name: row[name] for name in row if name in common} for row in rows]
+
+
 def now() -> str:
     """Return the time in ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -162,22 +167,28 @@ def metrics_of(settings: Settings) -> tuple[str, ...]:
     """Return the names of the metrics of a candidate, first the one that a sweep goes by."""
     if settings.regression:
         return METRICS_OF_NUMBERS
-    return METRICS_OF_MANY if settings.one_vs_rest else METRICS
+    names = METRICS_OF_MANY if settings.one_vs_rest else METRICS
+    return (*names, *METRICS_OF_PROBABILITIES) if settings.loss == "log_loss" else names
 
 
 def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
     """Refuse a metric that candidates do not have, or that they do not share, by a
     SettingsError."""
-    first, wanted = candidates[0], metrics_of(candidates[0])
+    first = candidates[0]
+    common = set(metrics_of(first)).intersection(*map(metrics_of, candidates))
     if any(candidate.regression != first.regression for candidate in candidates):
         raise SettingsError(
             "losses of numbers beside losses of classes: they have no metric in common. Sweep "
             "them one by one."
         )
-    if metric not in wanted:
+    if metric not in common:
         kind = "many classes" if first.one_vs_rest else "two classes"
         kind = "numbers" if first.regression else kind
-        raise SettingsError(f"metric {metric!r}: of {kind}, expected one of {', '.join(wanted)}.")
+        names = ", ".join(name for name in metrics_of(first) if name in common)
+        raise SettingsError(
+            f"metric {metric!r}: of {kind}, expected one of {names}; and log_loss and brier_score "
+            "where log_loss is the only --loss, for it alone gives probabilities."
+        )
 
 
 def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:

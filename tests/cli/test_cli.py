@@ -141,7 +141,7 @@ def wrong(place, model):
         ("certify crammer train --C 1", 2, "(Crammer and Singer) is not certified"),
         ("certify lasso train --C 1", 2, "with a bias (-B) is not certified"),
         ("evaluate model seven.svm", 3, "seven.svm, line 2: "),
-        ("certify lonely", 3, "certify MODEL SHARDS"),
+        ("certify lonely", 3, "as in MODEL SHARDS"),
         ("certify liblinear train", 2, "--C"),
         ("certify weights.txt train --C 1", 2, "--index-base"),
         ("certify weights.txt train --C 1 --index-base 1", 2, "--rho"),

@@ -20,7 +20,7 @@ import xxhash
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.sealed import canonical, sealed_bytes
 from streamtron.data import Dataset, ReaderConfig
-from streamtron.data.cache.flat_file import _END, _HEAD, _TAIL, Entry, read_contents
+from streamtron.data.flat_file import _END, _HEAD, _TAIL, Entry, read_contents
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
@@ -251,9 +251,9 @@ FORGED: dict[str, tuple[str, int, int]] = {
 def test_a_prepared_file_forged_down_to_its_checksums_leads_nowhere(prepared, what):
     name, index, value = FORGED[what]
     segments, footer = split_flat(prepared)
-    entry, names = Entry(*footer["entries"][0]), ["weights", "squares", "lengths", "label counts"]
-    sizes = [*zip([*names, "codes"], entry.head, strict=True)]
-    sizes += [("columns", (np.uint16, entry.nonzeros)), ("values", (np.float32, entry.nonzeros))]
+    entry = Entry(*footer["entries"][0])
+    names = "weights", "squares", "lengths", "label counts", "codes", "columns", "values"
+    sizes = [*zip(names, entry.arrays, strict=True)]
     sizes += [("table", (np.uint32, footer["columns"])), ("counts", (np.int64, footer["columns"]))]
     body, start = bytearray(segments), len(_HEAD)
     for own, (dtype, length) in sizes:
@@ -275,13 +275,14 @@ def test_a_prepared_file_forged_down_to_its_checksums_leads_nowhere(prepared, wh
 IN_LITTLE_ROOM = """
 import resource, sys
 from streamtron.core.errors import StreamtronError
-from streamtron.data import open_shards
+from streamtron.data import ReaderConfig, ShardRows, find_shards, resolve_reading
 from tests.cli.test_hostile import READ
 
 def shards(path):
-    with open_shards([path]) as source:
-        for chunk in source.chunks():
-            pass
+    for shard in find_shards([path]):
+        with ShardRows(shard, resolve_reading(shard, ReaderConfig())) as rows:
+            for chunk in rows.chunks():
+                pass
 
 read = READ | {"shards": shards}
 shards(sys.argv[1])  # all libraries are loaded, all threads are there

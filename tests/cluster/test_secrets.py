@@ -17,6 +17,7 @@ from distributed import Security, comm
 import streamtron
 from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
+from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError, SettingsError
 from tests.helpers.dask_processes import dask_scheduler, dask_worker
 from tests.helpers.processes import COMMAND, Process, command
@@ -92,7 +93,11 @@ def test_no_page_tells_what_our_workers_do(workers):
         ({}, SettingsError, "give one of them"),
         ({"workers": 0}, SettingsError, "expected at least 1"),
         ({"workers": 2.0}, SettingsError, r"workers is 2\.0: expected at least 1, as a whole"),
-        ({"workers": 10**6}, MachineError, "of memory each: expected 67.1 MB or more"),
+        (
+            {"workers": 10**11, "machine": Machine(memory=10**9)},
+            MachineError,
+            "100000000000 workers would have 0 B of memory each: .* Ask for 14 at most",
+        ),
         ({"scheduler": "no-such-file.json"}, MachineError, "cannot be used .*No such file"),
         ({"scheduler": __file__}, SettingsError, "cannot be used .*--scheduler-file"),
         ({"scheduler": "gopher://127.0.0.1:1"}, SettingsError, "unknown address scheme"),

@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.executor import serial
 from streamtron.core.feature_names import Hashing
-from streamtron.data import ReaderConfig, ShardSource, open_shards
+from streamtron.data import Dataset, ReaderConfig, ShardRows, find_shards
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import here, one_sentence, succeeded
-from tests.helpers.shard_rows import chunks_of, small_blocks
+from tests.helpers.shard_rows import PLAIN, chunks_of, data_of, small_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -92,72 +93,71 @@ def write_good(directory: Path, like: str = "svm") -> None:
             (directory / f"{name}.svm").write_bytes(text(first))
 
 
-def opened(directory: Path, **options: Any) -> ShardSource:
-    return open_shards([str(directory)], **options)
+SKIP = {"on_bad_shard": "skip"}
 
 
-def everything(source: ShardSource) -> list[Any]:
-    """All that two readings tell."""
-    first = chunks_of(source)
-    again = chunks_of(source)
-    names = [shard.name for shard in source.manifest.shards]
-    return [first, again, source.labels, source.width, source.index_base, names]
+def everything(data: Dataset) -> list[Any]:
+    """All that a reading tells."""
+    names = [shard.name for shard in data.manifest.shards]
+    return [chunks_of(data), data.labels, data.numbers.tolist(), data.index_base, names]
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, kind):
+def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, kind, caplog):
     name, content = BAD[kind]
     write_good(tmp_path, name)
-    with opened(tmp_path) as source:
-        wanted = everything(source)
+    with data_of(tmp_path, tmp_path / "_good") as data:
+        expected = everything(data)
     (tmp_path / name).write_bytes(content(tmp_path / name))
-    with opened(tmp_path, on_bad_shard="skip") as source:
-        assert everything(source) == wanted
-        [(left_out, reason)] = source.skipped
-        assert left_out == name
-        assert reason.startswith(name)
-        assert name not in [shard.name for shard in source.shards]
+    cache = tmp_path / "_skipped"
+    for how in ({"threads": 2}, {"executor": serial}):  # the second time the others are prepared
+        caplog.clear()
+        with data_of(tmp_path, cache, how=SKIP | how) as data:
+            assert everything(data) == expected
+            [(left_out, reason)] = data.skipped
+            assert (left_out, reason[: len(name)]) == (name, name)
+            assert caplog.messages == [f"{reason} The shard is left out."]
+            assert data.seen == data.manifest.fingerprints | {name: ""}
+    assert sorted(path.suffix for path in cache.iterdir()) == 2 * [".cache"] + 2 * [".source"]
+    assert refused(lambda: data_of(tmp_path, cache)) == reason
+    seen = data.seen | {name: "1"}
+    message = refused(lambda: data_of(tmp_path, cache, how=SKIP, fingerprints=seen))
+    assert message == f"{reason} Put it back as it was, forget it whole, or fit anew."
+    [file] = find_shards([str(tmp_path / name)])
+    with ShardRows(file, data.reading, on_bad_shard="skip") as shard:
+        assert [*shard.chunks()] == []
+        assert shard.refusal == reason
 
 
 def test_the_first_shard_that_can_be_read_settles_the_layout(tmp_path):
     write_good(tmp_path, "parquet")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with opened(tmp_path, on_bad_shard="skip") as source:
-        assert sum(len(chunk) for chunk in source.chunks()) == 40
-        assert source.reading.layout == "lists"
-        assert source.readings == 1.0
-        list(source.chunks())
-        assert source.readings == 2.0
-    with opened(tmp_path) as source, pytest.raises(DataError, match=r"a\.parquet"):
-        source.chunks()
+    with data_of(tmp_path, tmp_path / "_cache", how=SKIP) as data:
+        assert (data.rows, data.reading.layout, data.readings) == (40, "lists", 1.0)
+    with pytest.raises(DataError, match=r"a\.parquet"):
+        data_of(tmp_path, tmp_path / "_cache")
 
 
 @pytest.mark.parametrize("suffix", ["svm", "parquet"])
 def test_shards_that_are_all_bad_are_an_error_that_says_why(tmp_path, suffix):
     for name in "ab":
         (tmp_path / f"{name}.{suffix}").write_bytes(b"1 1:x\n")
-    with (
-        opened(tmp_path, on_bad_shard="skip") as source,
-        pytest.raises(DataError, match=rf"^a\.{suffix}"),
-    ):
-        list(source.chunks())
+    with pytest.raises(DataError, match=rf"^a\.{suffix}"):
+        data_of(tmp_path, tmp_path / "_cache", how=SKIP)
 
 
-def test_what_the_machine_the_settings_or_the_labels_refuse_is_not_skipped(tmp_path):
-    def refused_by(path, kind, **options):
-        with opened(path, on_bad_shard="skip", **options) as source:
-            return refused(lambda: list(source.chunks()), kind)
+def test_what_the_machine_or_the_settings_refuse_is_not_skipped(tmp_path):
+    def refused_by(path, kind, reading=PLAIN, **expected):
+        return refused(lambda: data_of(path, tmp_path / "_cache", reading, SKIP, **expected), kind)
 
     write_good(tmp_path / "t")
-    (tmp_path / "t" / "c.svm").write_bytes(b"7 1:1\n8 1:1\n")
-    assert "c.svm, line 1: a third label" in refused_by(tmp_path / "t", DataError)
-    with opened(tmp_path / "t", on_bad_shard="skip") as source:
-        (tmp_path / "t" / "c.svm").unlink()
-        words = refused(lambda: list(source.chunks()), MachineError)
+    [file] = find_shards([str(tmp_path / "t" / "c.svm")])
+    (tmp_path / "t" / "c.svm").unlink()
+    with ShardRows(file, PLAIN, on_bad_shard="skip") as shard:
+        words = refused(lambda: list(shard.chunks()), MachineError)
     assert "c.svm: cannot be read (No such file" in words
     write_good(tmp_path / "p", "parquet")
-    hashed = ReaderConfig(features=("indices",), names=Hashing(3))
-    refused_by(tmp_path / "p", SettingsError, reading=hashed)
+    refused_by(tmp_path / "p", SettingsError, ReaderConfig(features=("indices",), names=Hashing(3)))
 
 
 def test_a_fit_that_skips_says_so_in_summary_report_model_and_certificate(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import streamtron
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.rows import Label
 from streamtron.data.formats.libsvm import LibsvmReader
@@ -30,6 +32,7 @@ from streamtron.data.writers.shards import (
 from tests.helpers import shard_rows
 from tests.helpers.examples import examples
 from tests.helpers.models import refused
+from tests.helpers.runs import WAS_KILLED, killed_at_call
 
 Row = tuple[Label | None, dict[int, float], float]
 """label, values by column, weight"""
@@ -305,3 +308,36 @@ def test_what_cannot_be_written_is_refused_with_the_row(tmp_path, before, rows, 
     message = refused(lambda: convert(batches, tmp_path / "out", to))
     assert message.startswith(f"a, row {sentence}")
     assert not (tmp_path / "out").exists()
+
+
+LINES = "".join(f"{1 - 2 * (k % 2)} {k % 7 + 1}:{k + 1}\n" for k in range(12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_conversion_killed_at_any_moment_leaves_all_shards_or_none(overwrite, tmp_path):
+    (tmp_path / "a.svm").write_text(LINES)
+
+    def write(out, rows, **options):
+        streamtron.convert(tmp_path / "a.svm", out, to="libsvm", rows_per_shard=rows, **options)
+        return contents(out)
+
+    new, old = write(tmp_path / "wanted", 4), write(tmp_path / "old", 2) if overwrite else {}
+    met = []
+    for moment in count():
+        out = tmp_path / str(moment)
+        if overwrite:
+            write(out, 2)
+        how = {"to": "libsvm", "rows_per_shard": 4, "overwrite": overwrite}
+        code, _ = killed_at_call(
+            moment, "convert", tmp_path / "a.svm", {"destination": str(out), **how}
+        )
+        if code == 0:
+            break
+        assert code == WAS_KILLED
+        met.append(contents(out) if out.exists() else {})
+        assert write(out, 4, overwrite=True) == new
+        assert not [*tmp_path.glob(f".{moment}-*")], "what is left is removed"
+    assert all(found in (old, {}, new) for found in met)
+    assert {} in met
+    assert (old in met, new in met) == (True, True)

@@ -14,7 +14,7 @@ from streamtron.data.formats.libsvm import LibsvmReader
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.text_tables import CsvReader, JsonLinesReader
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.row_batch import ShardReader
+from streamtron.data.row_batch import FileReader
 from streamtron.testing import ReaderTests, Row
 from tests.helpers.layouts import write_table
 
@@ -24,7 +24,7 @@ class TestLibsvm(ReaderTests):
         lines = (f"{y} {' '.join(f'{c}:{x}' for c, x in row.items())}\n" for y, row in rows)
         path.write_text("".join(lines))
 
-    def open(self, path: Path, threads: int) -> ShardReader:
+    def open(self, path: Path, threads: int) -> FileReader:
         return LibsvmReader(str(path), path.name, ReaderConfig(), None, threads, batch_bytes=1024)
 
 
@@ -43,7 +43,7 @@ class TestParquet(ReaderTests):
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         write_table(path.with_suffix(".parquet"), lists(rows), 70).rename(path)
 
-    def open(self, path: Path, threads: int) -> ShardReader:
+    def open(self, path: Path, threads: int) -> FileReader:
         return ParquetReader(str(path), path.name, ReaderConfig(), None, threads)
 
 
@@ -51,7 +51,7 @@ class TestArrow(ReaderTests):
     def write(self, path: Path, rows: Sequence[Row]) -> None:
         write_table(path, lists(rows), 70)
 
-    def open(self, path: Path, threads: int) -> ShardReader:
+    def open(self, path: Path, threads: int) -> FileReader:
         return ArrowReader(str(path), path.name, ReaderConfig(), None, threads)
 
 
@@ -61,7 +61,7 @@ class TestCsv(ReaderTests):
         lines += [[str(y), *(str(row.get(c, 0)) for c in range(10))] for y, row in rows]
         path.write_text("".join(",".join(line) + "\n" for line in lines))
 
-    def open(self, path: Path, threads: int) -> ShardReader:
+    def open(self, path: Path, threads: int) -> FileReader:
         return CsvReader(str(path), path.name, ReaderConfig(), None, threads)
 
 
@@ -70,7 +70,7 @@ class TestJsonLines(ReaderTests):
         objects = [{"label": y, "indices": [*row], "values": [*row.values()]} for y, row in rows]
         write_table(path.with_suffix(".jsonl"), objects).rename(path)
 
-    def open(self, path: Path, threads: int) -> ShardReader:
+    def open(self, path: Path, threads: int) -> FileReader:
         reading = ReaderConfig(label_column="label", features=("indices",), values_column="values")
         return JsonLinesReader(str(path), path.name, reading, None, threads)
 

@@ -14,7 +14,7 @@ from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, RowBatch
-from streamtron.data.cache.flat_file import read_contents
+from streamtron.data.flat_file import read_contents
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
-from streamtron.data import find_shards, open_reader, open_shards
+from streamtron.data import find_shards, open_reader
 from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.layouts import Columns, Spot
@@ -377,7 +377,7 @@ def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
         fit(path, vocabulary=str(names))
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
-        list(open_shards([str(path)], reading_from_model(model)).chunks())
+        chunks_in(path, reading=reading_from_model(model))
 
 
 def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():

@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy import sparse
 
-from streamtron import convert, generate
+from streamtron import convert
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import MemoryData, ReaderConfig, open_shards
+from streamtron.data import (
+    MemoryData,
+    ReaderConfig,
+    ShardRows,
+    excluding,
+    find_shards,
+    fingerprints,
+)
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import TextForm, text_predictions
@@ -129,27 +135,11 @@ def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path):
     shares = [ReaderConfig(numbers=True, share=share) for share in ((0.0, 0.3), (0.3, 1.0))]
     parts = [targets(path, reading) for reading in shares]
     assert sorted(parts[0] + parts[1]) == numbers
-    with open_shards([str(path)], PLAIN) as source:
-        [(_, fingerprint)] = source.fingerprints()
-        source.exclude([Deletions(str(path), fingerprint, np.arange(0, 40, 2))])
-        assert [x for chunk in source.chunks() for x in chunk.codes] == numbers[1::2]
-
-
-@pytest.mark.parametrize("kind", ["text", "dense"])
-def test_generated_numbers_go_with_the_rows_of_the_classes(tmp_path, kind):
-    columns, read = (2000 if kind == "text" else 20), []
-    for target in ("class", "number"):
-        place = tmp_path / target
-        generate(str(place), rows=5000, columns=columns, seed=2, shards=2, kind=kind, target=target)
-        chunks = chunks_in(place, reading=ReaderConfig(numbers=target == "number"))
-        parts = [sparse.csr_array(c.rows[2::-1], shape=(len(c), columns + 1)) for c in chunks]
-        read.append((sparse.vstack(parts), np.concatenate([chunk.codes for chunk in chunks])))
-    (features, _), (rows, numbers) = read
-    assert (features != rows).nnz == 0
-    usual = np.abs(numbers - np.median(numbers)) < 5  # outliers are drawn by chance
-    rows, numbers = rows[usual], numbers[usual] - numbers[usual].mean()
-    left = numbers - rows @ sparse.linalg.lsqr(rows, numbers, damp=0.1)[0]
-    assert left.std() < 0.6 < 0.9 < numbers.std() < 1.4
+    files = find_shards([str(path)])
+    [(_, fingerprint)] = fingerprints(files, PLAIN)
+    [file] = excluding(files, [Deletions(str(path), fingerprint, np.arange(0, 40, 2))], PLAIN)
+    with ShardRows(file, PLAIN) as shard:
+        assert [x for chunk in shard.chunks() for x in chunk.codes] == numbers[1::2]
 
 
 def test_inspect_describes_numbers_and_says_that_many_labels_are_some(tmp_path):

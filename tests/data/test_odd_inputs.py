@@ -206,12 +206,3 @@ def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place, setting):
     (place / "odd.toml").write_text(f"{setting} = 1{'0' * 4000}")
     done = here(place, "fit", "rows.svm", "--model", "m", "--config", "odd.toml")
     one_sentence(done, 2, setting.replace("_", "-"), "beyond 2⁶³")
-
-
-def test_more_workers_or_candidates_than_there_can_be_are_refused_and_not_started(place):
-    many = ("--workers", 10**11, "--memory", "1GB")
-    done = here(place, "sweep", "rows.svm", "--valid", "rows.svm", "--C", "1", *many)
-    words = "100000000000 workers would have 0 B of memory each"
-    one_sentence(done, 5, words, "Ask for 14 at most")
-    done = here(place, "sweep", "rows.svm", "--C", "1..2", "--random", 10**9)
-    one_sentence(done, 2, "random is 1000000000: expected 1 to 100,000 candidates")

@@ -23,12 +23,10 @@ import pytest
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.executor import serial
-from streamtron.data import cache_files, clear_cache, find_shards, manifest
+from streamtron.data import cache_files, clear_cache, find_shards, flat_file, manifest
 from streamtron.data.blocks import Buffers
-from streamtron.data.cache import flat_file
-from streamtron.data.cache.flat_file import CachedShard, GroupReader, read_contents
+from streamtron.data.flat_file import CachedShard, GroupReader, read_contents
 from streamtron.data.prepare import THREAD_NAME, Progress
-from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
 from tests.helpers.shard_rows import (
@@ -181,8 +179,10 @@ def read_all(path: Path) -> list[Any]:
     ranks.setflags(write=False)
     for number, entry in enumerate(shard.contents.entries):
         indices, values = np.empty(entry.nonzeros, np.uint32), np.empty(entry.nonzeros, np.float32)
-        room = np.empty(entry.stored_columns, np.uint8)
-        batch = shard.read(number, ranks, indices, values, room, by_row=False)
+        room = np.empty(entry.nonzeros, np.uint32)
+        codes = np.arange(-1, len(shard.contents.labels), dtype=np.int32)
+        slot = flat_file.Slot(shard, number, np.roll(codes, -1), ranks)
+        batch = slot.read(indices, values, room, by_row=False)
         blocks.append([array.tolist() for array in (batch.indptr, indices, values, batch.codes)])
     return [table, *blocks]
 
@@ -325,7 +325,7 @@ def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()
-            write_shard(Path(self.shard.path), [(1.0, 1.0, {})] * 2)
+            write_shard(Path(self.path), [(1.0, 1.0, {})] * 2)
             if error:
                 raise error
 
@@ -335,38 +335,6 @@ def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard
         message = refused(lambda: data_of(tmp_path, tmp_path / "_c", how=how))
     assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["b.svm", "b.parquet"])
-def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, cache, name, caplog):
-    for number, good in enumerate("ac"):
-        path = tmp_path / name.replace("b", good)
-        if path.suffix == ".svm":
-            path.write_text(f"1 1:{number}.5\n-1 2:1\n" * 9)
-        else:
-            write_table(path, {"indices": [[number], [2]] * 9, "label": [1, -1] * 9})
-    wanted = read(tmp_path, cache.with_name("_other"))
-    (tmp_path / name).write_text("1 1:1\n-1 2:x\n")
-    assert refused(lambda: read(tmp_path, cache.with_name("_none"))).startswith(name)
-    for _ in range(2):  # the second time the good ones are prepared
-        for how in ({"threads": 2}, {"executor": serial}):
-            caplog.clear()
-            with data_of(tmp_path, cache, how={"on_bad_shard": "skip", **how}) as data:
-                assert (chunks_of(data), data.manifest) == (wanted[0], wanted[4])
-                [(left_out, reason)] = data.skipped
-                assert (left_out, reason[: len(name)]) == (name, name)
-                assert caplog.messages == [f"{reason} The shard is left out."]
-                assert data.seen == data.manifest.fingerprints | {name: ""}
-                seen = data.seen | {name: "1"}
-            how = {"on_bad_shard": "skip"}
-            message = refused(lambda h=how, s=seen: data_of(tmp_path, cache, how=h, fingerprints=s))
-            assert message == f"{reason} Put it back as it was, forget it whole, or fit anew."
-    assert len(flat_files(cache)) == 2
-    assert not list(cache.glob(".*"))
-    for good in "ac":
-        (tmp_path / name.replace("b", good)).unlink()
-    message = refused(lambda: data_of(tmp_path, cache, how={"on_bad_shard": "skip"}))
-    assert message.startswith(name)
 
 
 def test_a_third_label_within_a_shard_or_among_them_is_no_reason_to_skip_it(shards, cache):
@@ -382,11 +350,11 @@ def test_a_store_that_does_not_answer_is_waited_for_by_nobody(shards, cache, mon
 
     class Hanging(ListReader):
         def batches(self):
-            if self.shard.name == "c.svm":
+            if self.name == "c.svm":
                 waiting.set()
                 done.wait(60)
             assert waiting.wait(60)
-            if self.shard.name == "b.svm":
+            if self.name == "b.svm":
                 raise DataError("b.svm: half.")
             return super().batches()
 
@@ -431,7 +399,7 @@ class Slow(ListReader):
     def batches(self):
         for batch in super().batches():
             yield batch
-            if self.shard.name == "b.svm":
+            if self.name == "b.svm":
                 print("begun", flush=True)
                 time.sleep(60)
 
@@ -525,7 +493,7 @@ def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path,
 def test_reading_and_clearing_remove_what_is_ours_and_nothing_else(shards, cache):
     cache.mkdir()
     theirs = {"mine.txt", "important.tmp", "k.cache", "k.source", ".k.streamtron-cache"}
-    for name in {*theirs, "sources.sealed"}:  # the list that the sources were once in
+    for name in theirs:
         (cache / name).write_text("keep")
     read(shards, cache)
     size = sum(os.stat(path).st_size for path in cache_files(str(cache)))

@@ -14,7 +14,15 @@ import pytest
 from scipy import sparse
 
 from streamtron.core.errors import DataError
-from streamtron.data import Manifest, MemoryData, ReaderConfig, find_shards, open_shards, storage
+from streamtron.data import (
+    Manifest,
+    MemoryData,
+    ReaderConfig,
+    ShardRows,
+    find_shards,
+    fingerprints,
+    storage,
+)
 from streamtron.data.manifest import ShardRecord
 from streamtron.data.prefetch import THREAD_NAME, in_order, prefetch
 from streamtron.data.readers import open_reader, resolve_reading
@@ -22,12 +30,12 @@ from streamtron.runs import convert
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
+    PLAIN,
     ListReader,
     chunks_of,
+    data_of,
     lists_are_read,
-    refusal_of,
     small_blocks,
-    source_of,
     write_shard,
 )
 
@@ -61,19 +69,15 @@ def test_the_blocks_of_a_shard_are_short_at_its_start_and_long_further_on():
     assert [block.first_row for block in blocks] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
-def test_what_a_source_says_is_as_of_the_last_chunk_delivered(tmp_path):
+def test_the_rows_of_a_shard_come_in_frozen_chunks_with_its_labels_as_they_are_met(tmp_path):
     write_shard(tmp_path / "a.svm", [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)])
-    with small_blocks(), source_of(tmp_path, most_labels=None) as source:
-        labels = source.labels
-        for number, chunk in enumerate(source.chunks()):
-            assert labels == [str(k) for k in range(number + 1)]
-            assert source.width == chunk.width == 5 * (number + 1)
-            assert source.nonzeros_read == 5 * (number + 1)
-            assert (source.rows, source.readings) == (None, 0.0)
+    with small_blocks(), ShardRows(*find_shards([str(tmp_path)]), PLAIN) as shard:
+        for number, chunk in enumerate(shard.chunks()):
+            assert shard.labels[: number + 1] == [str(k) for k in range(number + 1)]
+            assert chunk.codes.tolist() == [number] * 5
+            assert chunk.ranges == ((5 * number, 5 * number + 5),)
             assert not any(array.flags.writeable for array in (*chunk.rows[:3], chunk.codes))
-        assert (source.rows, source.nonzeros, source.readings) == (20, 20, 1.0)
-        assert len(list(source.chunks())) == 4
-        assert source.readings == 2.0
+        assert number == 3
 
 
 @pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
@@ -84,12 +88,12 @@ def test_a_shard_that_changes_before_or_while_it_is_read_is_refused(on_bad_shard
             write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})] * len(self.opened))
 
     write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
-    with source_of(tmp_path, on_bad_shard=on_bad_shard) as unread:
-        with lists_are_read(Disturbed):
-            message = refusal_of(tmp_path, on_bad_shard=on_bad_shard)
-        assert message.startswith("b.svm: changed while the run was going")
-        with pytest.raises(DataError, match=r"b\.svm: changed .* bytes when the run began"):
-            list(unread.chunks())
+    [file] = find_shards([str(tmp_path)])
+    for reader, how in ((Disturbed, ""), (ListReader, " .* bytes when the run began")):
+        with lists_are_read(reader), ShardRows(file, PLAIN, on_bad_shard=on_bad_shard) as shard:
+            with pytest.raises(DataError, match=f"b.svm: changed while the run was going{how}"):
+                list(shard.chunks())
+            assert shard.refusal == ""
 
 
 @pytest.mark.parametrize("base", ["auto", 1])  # auto reads the rows for it first
@@ -112,28 +116,24 @@ def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path):
     write_shard(tmp_path / "b.svm", [(1.0, 1.0, {5: 1.0})])
     for column, base in ((0, 0), (1, 1), (7, 1)):
         write_shard(tmp_path / "a.svm", [(1.0, 1.0, {9: 1.0}), (1.0, 1.0, {column: 1.0})])
-        with source_of(tmp_path) as source:
-            assert source.index_base is None
-            list(source.chunks())
-            assert source.index_base == base
-    with source_of(tmp_path, reading=ReaderConfig(index_base=0)) as source:
-        assert source.index_base == 0
+        with data_of(tmp_path, tmp_path / "_cache") as data:
+            assert data.index_base == base
+    with data_of(tmp_path, tmp_path / "_cache", reading=ReaderConfig(index_base=0)) as data:
+        assert data.index_base == 0
 
 
 def test_the_manifest_says_what_was_read_and_survives_json(tmp_path):
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 1.0, 2: 1.0})] * 3)
     write_shard(tmp_path / "b.svm", [(2.0, 1.0, {1: 1.0})] * 2)
-    with source_of(tmp_path) as source:
-        assert source.manifest is None
-        list(source.chunks())
-        manifest = source.manifest
+    with data_of(tmp_path, tmp_path / "_cache") as data:
+        manifest = data.manifest
     found = [(s.name, s.rows, s.nonzeros, s.first_row, s.bytes) for s in manifest.shards]
     sizes = [(tmp_path / name).stat().st_size for name in ("a.svm", "b.svm")]
     assert found == [("a.svm", 3, 6, 0, sizes[0]), ("b.svm", 2, 2, 3, sizes[1])]
     for home in (None, str(tmp_path), str(tmp_path / "elsewhere")):
         assert Manifest.from_dict(manifest.to_dict(home), home=home) == manifest
-    assert source.fingerprints() == [(s.name, s.fingerprint) for s in manifest.shards]
-    assert source_of(tmp_path / "a.svm").fingerprints() == source.fingerprints()[:1]
+    files = find_shards([str(tmp_path)])
+    assert fingerprints(files, PLAIN) == [(s.name, s.fingerprint) for s in manifest.shards]
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,9 @@ def test_bytes_read_of_a_shard_grow_with_its_rows_to_its_size(suffix, tmp_path):
         assert reader.bytes_read == pytest.approx(shard.size * delivered / 60_000, rel=0.03)
     assert delivered == 60_000
     assert reader.bytes_read == pytest.approx(shard.size, rel=0.03)
-    with open_shards([str(path)]) as source:
-        list(source.chunks())
-    base, times = (1, 1) if suffix == "svm" else (0, 2)  # a table is hashed by a reading of its own
-    assert (source.index_base, source.bytes_read) == (base, times * shard.size)
+    with data_of(path, tmp_path / "_cache") as data:
+        base, times = (1, 1) if suffix == "svm" else (0, 2)  # a table is read again to be hashed
+        assert (data.index_base, data.bytes_read) == (base, times * shard.size)
 
 
 def test_reading_ahead_keeps_the_order_and_at_most_depth_items_wait():
@@ -334,9 +333,9 @@ def test_where_no_thread_can_be_started_the_reason_is_a_sentence():
 DENSE = np.array([[0, 2.5, 0, 1], [0, 0, 0, 0], [-1, 0, 0, 0.1], [0, 0, 3, 0]])
 
 
-def of(X: Any, weights: Any = None, **options: Any) -> MemoryData:
+def of(X: Any, weights: Any = None) -> MemoryData:
     """The rows of X in memory, with the labels of DENSE."""
-    return MemoryData(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights, **options)
+    return MemoryData(X, np.array([0, 1, 1, 0]), [1.0, -1.0], weights)
 
 
 @pytest.mark.parametrize("column", [-1, 2**32 - 1])

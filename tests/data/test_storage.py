@@ -33,8 +33,9 @@ from streamtron.data import (
     Dataset,
     Preparing,
     ReaderConfig,
+    ShardRows,
     find_shards,
-    open_shards,
+    fingerprints,
     resolve_reading,
     storage,
 )
@@ -43,7 +44,7 @@ from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.processes import COMMAND, Process, here, succeeded
 from tests.helpers.runs import manifest_of
-from tests.helpers.shard_rows import TEXT, chunks_of, data_of
+from tests.helpers.shard_rows import PLAIN, TEXT, bits, chunks_in, chunks_of, data_of
 
 SERVE_S3 = """
 import datetime, os, threading
@@ -306,12 +307,11 @@ def test_text_plain_and_packed_and_parquet_give_the_chunks_of_local_files(store,
         write_table(tmp_path / "parquet" / f"{number}.parquet", table | more, 90)
     store.upload(tmp_path)
     for root in ("text", "parquet"):
-        with (
-            open_shards([str(tmp_path / root)]) as local,
-            open_shards([store.uri(root)]) as stored,
-        ):
-            assert chunks_of(stored) == chunks_of(stored) == chunks_of(local)
-            assert stored.manifest.fingerprints == local.manifest.fingerprints
+        places = tmp_path / root, store.uri(root)
+        local, stored = ([*map(bits, chunks_in(place))] for place in places)
+        assert stored == local
+        prints = [fingerprints(find_shards([str(place)]), PLAIN) for place in places]
+        assert prints[0] == prints[1]
 
 
 def test_an_object_arrives_in_order_however_many_requests_it_takes(store, monkeypatch):
@@ -364,12 +364,11 @@ def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a
         assert data.bytes_read == sum(shard.size for shard in data.shards) + data.bytes
     assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
     usage = type(shutil.disk_usage("/"))
-    with open_shards([s3.uri("")]) as source:
-        source.chunks()
+    with ShardRows(files[0], resolved) as shard:
         s3.server.requests()
         monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 0))
         with pytest.raises(MachineError, match=rf"{s3.uri('0')}\.parquet: no copy of it"):
-            chunks_of(source)
+            list(shard.chunks())
     assert not gets(s3)
 
 
@@ -390,12 +389,10 @@ def test_an_object_rewritten_in_the_second_is_not_mixed(on_bad_shard, s3, tmp_pa
     s3.put("a.svm", text_of(1))
     s3.put("b.svm", text_of(2))
     [_, before] = find_shards(root)
-    with open_shards(root, on_bad_shard=on_bad_shard) as source:
-        chunks = source.chunks()
-        next(chunks)
+    with ShardRows(before, PLAIN, on_bad_shard=on_bad_shard) as shard:
         s3.put("b.svm", text_of(3))
         with pytest.raises(DataError, match=r"b\.svm: changed while .* \(written anew\)"):
-            list(chunks)
+            list(shard.chunks())
     [_, after] = find_shards(root)
     assert before[:5] == after[:5]
     assert before.tag != after.tag
@@ -556,7 +553,8 @@ def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, tmp_path, monkey
         store = bucket_of(there, monkeypatch) if kind is Server else Store(there, "data")
         store.put("a.parquet", path.read_bytes())
         uri = store.uri("a.parquet")
-        source = open_shards([uri], on_bad_shard=on_bad_shard)
+        [file] = find_shards([uri])
+        source = ShardRows(file, resolve_reading(file, PLAIN), on_bad_shard=on_bad_shard)
         chunks = source.chunks()
         next(chunks)
     with source:

@@ -18,17 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamtron.core.errors import DataError
-from streamtron.core.feature_names import Hashing
 from streamtron.data import ReaderConfig
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_tables import CsvReader
-from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.data.transform import Transformer
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
 from tests.helpers.examples import examples
 from tests.helpers.layouts import write_table
-from tests.helpers.shard_rows import rows_of
 
 TABLE = {
     "bought": ["yes", "no"] * 150,
@@ -184,31 +181,6 @@ def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
     text = json.dumps(["".join(parts) * 40, json.loads("[" * depth + "]" * depth or "0")]).encode()
     found = text_kernels.too_deep(np.frombuffer(text, np.uint8), 64) < len(text)
     assert found == (depth > 63)
-
-
-VW = """\
-1 2.0 'id1|title cheap cheap pills:2 |body:0.5 x:4 y
--1 tag2|title meeting| default:3 a
-
-1 |n:2 q r:-1e-1
-"""
-NAMED: list[dict[str, float]] = [
-    {"title^cheap": 2.0, "title^pills": 2.0, "body^x": 2.0, "body^y": 0.5},
-    {"title^meeting": 1.0, "default": 3.0, "a": 1.0},
-    {"n^q": 2.0, "n^r": float(np.float32(-0.2))},
-]
-
-
-def test_namespaces_become_prefixes_scales_multiply_and_names_add_up(tmp_path):
-    (tmp_path / "a.vw").write_text(VW)
-    reading = ReaderConfig(names=Hashing(18), weight_column="importance")
-    [batch] = VowpalWabbitReader(str(tmp_path / "a.vw"), "a.vw", reading).batches()
-    rows = rows_of([batch])
-    labels_and_weights = [(1.0, 2.0), (-1.0, 1.0), (1.0, 1.0)]
-    assert [(label, weight) for label, _, _, weight in rows] == labels_and_weights
-    for (_, columns, values, _), named in zip(rows, NAMED, strict=True):
-        wanted = dict(zip(Hashing(18).columns(list(named)).tolist(), named.values(), strict=True))
-        assert dict(zip(columns, values, strict=True)) == wanted
 
 
 def test_a_process_that_has_refused_a_csv_file_ends_without_being_aborted(tmp_path):

@@ -1,7 +1,7 @@
 """Shards of JSON rows with a reader of their own, and everything a batch or a chunk holds."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -9,27 +9,24 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import xxhash
 
-from streamtron.core.errors import DataError
 from streamtron.core.rows import Chunk, Label
 from streamtron.data import (
     Dataset,
     Expected,
+    FileReader,
     MemoryData,
     Preparing,
     ReaderConfig,
     RowBatch,
     ShardFile,
-    ShardReader,
-    ShardSource,
+    ShardRows,
     find_shards,
-    open_shards,
     readers,
 )
 from streamtron.data.blocks import squares_of
+from streamtron.data.labels import LabelTable
 from streamtron.data.row_batch import offsets_of
-from tests.helpers.models import refused
 
 Row = tuple[Any, float, dict[int, float]]
 """label, several or a target; weight; {column: value}"""
@@ -37,28 +34,26 @@ Row = tuple[Any, float, dict[int, float]]
 PLAIN = ReaderConfig()
 
 
-class ListReader:
-    """A ShardReader over a JSON file: the sizes of its batches, and rows."""
+class ListReader(FileReader):
+    """A reader of a JSON file: the sizes of its batches, and rows."""
 
     opened: list[str] = []  # noqa: RUF012 - shared on purpose
-
-    def __init__(self, shard: ShardFile, reading: ReaderConfig) -> None:
-        self.shard, self.reading = shard, reading
 
     def resolve(self) -> ReaderConfig:
         return self.reading
 
-    def fingerprint(self) -> str:
-        return xxhash.xxh3_128_hexdigest(Path(self.shard.path).read_bytes())
+    def unused(self) -> dict[str, str]:
+        return {}
 
-    def batches(self) -> Iterator[RowBatch]:
-        self.opened.append(self.shard.name)
-        content = json.loads(Path(self.shard.path).read_text())
+    def column(self, name: str) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _batches_of_all(self) -> Iterator[RowBatch]:
+        self.opened.append(self.name)
+        content = json.loads(Path(self.path).read_text())
         first = 0
         for size in content["sizes"]:
-            yield make_batch(
-                content["rows"][first : first + size], self.shard.name, first, self.reading
-            )
+            yield make_batch(content["rows"][first : first + size], self.name, first, self.reading)
             first += size
 
 
@@ -97,27 +92,17 @@ def write_shard(path: Path, rows: Sequence[Row], sizes: Sequence[int] | None = N
     return path
 
 
-def lists_are_read(
-    reader: Callable[[ShardFile, ReaderConfig], ShardReader] = ListReader,
-) -> AbstractContextManager[Any]:
+def lists_are_read(reader: type[FileReader] = ListReader) -> AbstractContextManager[Any]:
     """Shards that ``write_shard`` has written are read by such a reader, others as always."""
     real = readers.open_reader
 
-    def open_reader(shard: ShardFile, reading: ReaderConfig, *given: Any) -> ShardReader:
+    def open_reader(shard: ShardFile, reading: ReaderConfig, *given: Any) -> FileReader:
         is_list = Path(shard.path).read_bytes().startswith(b'{"sizes"')
-        return reader(shard, reading) if is_list else real(shard, reading, *given)
+        if is_list:
+            return reader(shard.path, shard.name, reading, without=shard.without)
+        return real(shard, reading, *given)
 
     return patch("streamtron.data.readers.open_reader", open_reader)
-
-
-def source_of(directory: Path, reading: ReaderConfig = PLAIN, **options: Any) -> ShardSource:
-    return ShardSource(find_shards([str(directory)]), reading, **options)
-
-
-def refusal_of(directory: Path, kind: type[Exception] = DataError, **options: Any) -> str:
-    """The sentence with which a reading of ``source_of`` ends."""
-    with source_of(directory, **options) as source:
-        return refused(lambda: list(source.chunks()), kind)
 
 
 def data_of(
@@ -136,11 +121,15 @@ def data_of(
 
 
 def chunks_in(
-    *paths: Path | str, reading: ReaderConfig | None = None, **options: Any
+    *paths: Path | str, reading: ReaderConfig = PLAIN, table: LabelTable | None = None
 ) -> list[Chunk]:
-    """All chunks of shards."""
-    with open_shards([*map(str, paths)], reading, **options) as source:
-        return list(source.chunks())
+    """All chunks of shards, as they are read to be scored; rows count from 0 in each shard."""
+    files, table = find_shards([*map(str, paths)]), table or LabelTable(2)
+    reading, chunks = readers.resolve_by_first(files, reading, skip=False), list[Chunk]()
+    for file in files:
+        with ShardRows(file, reading, table) as shard:
+            chunks += shard.chunks()
+    return chunks
 
 
 @contextmanager
@@ -167,7 +156,7 @@ def bits(chunk: Chunk) -> tuple[Any, ...]:
 TEXT = b"1 1:0.5 3:1\n-1 2:2\n"
 
 
-def chunks_of(source: ShardSource | Dataset | MemoryData) -> list[object]:
+def chunks_of(source: Dataset | MemoryData) -> list[object]:
     return [bits(chunk) for chunk in source.chunks()]
 
 

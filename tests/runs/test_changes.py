@@ -338,7 +338,7 @@ REFUSED = {
     "a key of text": ("forget m --key user --value a", "text has no column 'user'.*--rows FILE"),
     "another key": (
         "forget n --key name --value a",
-        "0 columns of the name 'name'. Expected is one",
+        "0 columns of the name 'name': expected one",
     ),
     "another type": ("forget n --key y --value high", "holds double, .*Failed to parse string"),
     "a key of lists": ("forget n --key indices --value 1", "column 'indices' holds list"),
@@ -346,7 +346,7 @@ REFUSED = {
 
 LISTS = {
     # what is in the list of rows to forget, the sentence
-    "an empty list": ("", "begins with ''. Wanted is a CSV file whose first line is shard,row"),
+    "an empty list": ("", "begins with '': expected a CSV file whose first line is shard,row"),
     "a list without its first line": ("0.svm,3\n", "begins with '0.svm,3'"),
     "a list of nothing": ("shard,row\n", "no row in it"),
     "a row below 0": ("shard,row\n0.svm,-1\n", "line 2: shard '0.svm', row '-1'"),

@@ -189,7 +189,7 @@ def test_little_memory_parts_and_changes_come_to_the_same_optimum(tmp_path, plac
 
 
 def test_a_tenth_of_wide_rows_in_memory_comes_to_the_optimum_in_few_readings(tmp_path):
-    streamtron.generate(str(tmp_path / "wide"), rows=1000, columns=2000, seed=1, target="number")
+    streamtron.generate(str(tmp_path / "wide"), rows=1000, columns=2000, seed=1)
     how: dict[str, Any] = {"tol": 1e-3, "active_set": 62_881, "max_epochs": 12}
     model = streamtron.fit(tmp_path / "wide", loss="huber", C=0.5, **how)
     assert model.certificate["relative_duality_gap"] <= 1e-3

@@ -345,7 +345,7 @@ def test_blocks_of_the_hinge_in_parts_converge_as_in_one_process_and_lose_no_bit
 
 
 def test_a_free_bias_moves_in_the_blocks_of_parts_and_of_those_that_come_later(tmp_path):
-    generate(str(tmp_path / "wide"), rows=600, columns=2000, seed=1, shards=5, target="number")
+    generate(str(tmp_path / "wide"), rows=600, columns=2000, seed=1, shards=5)
     *shards, last = sorted((tmp_path / "wide").glob("*.svm"))
     how: Any = {"loss": "squared_error", "C": 5.0, "tol": 0.02, "active_set": 100_000, "parts": 4}
     found = no_bit_changes(partial(trained, shards, **how), tmp_path, lambda n: {3, n // 2}, [1])

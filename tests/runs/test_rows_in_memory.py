@@ -16,8 +16,9 @@ from scipy import sparse
 
 import streamtron
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.data import ReaderConfig, open_shards
+from streamtron.data import ReaderConfig, find_shards, fingerprints
 from streamtron.data.formats.given import standing
+from tests.helpers.shard_rows import chunks_in
 
 ROWS = 9000
 
@@ -145,8 +146,8 @@ def _labelled(name: str, kind: pa.DataType | None = None) -> pa.Table:
 @pytest.mark.parametrize(
     ("rows", "y", "sentence"),
     [
-        (3, None, "a int. Expected is a pandas, polars or Dask data frame"),
-        (iter([3]), None, "a int. Expected is a pandas, polars or Dask data frame"),
+        (3, None, "a int: expected a pandas, polars or Dask data frame"),
+        (iter([3]), None, "a int: expected a pandas, polars or Dask data frame"),
         (iter(()), None, "there are none"),
         (np.eye(2), None, "or a matrix with its labels, y"),
         (np.eye(2), [1, 0, 1], r"y of shape \(3,\)"),
@@ -211,8 +212,8 @@ def test_rows_that_are_needed_again_come_again_or_are_refused(table):
     reading = ReaderConfig(label_column="answer")
 
     def read_twice(rows: Any) -> list[int]:
-        with standing(rows, None) as path, open_shards([path], reading) as source:
-            return [sum(len(chunk) for chunk in source.chunks()) for _ in range(2)]
+        with standing(rows, None) as path:
+            return [sum(map(len, chunks_in(path, reading=reading))) for _ in range(2)]
 
     assert read_twice(table) == read_twice(Stream(table)) == [ROWS, ROWS]
     with pytest.raises(DataError, match="an iterator, which can be read once"):
@@ -220,12 +221,12 @@ def test_rows_that_are_needed_again_come_again_or_are_refused(table):
 
 
 def test_rows_of_other_labels_have_another_fingerprint():
-    fingerprints = set()
+    found = set()
     for labels in ([["a", "b"], ["c"]], [["a"], ["b", "c"]]):
         rows, reading = pa.table({"label": labels, "f0": [1.0, 2.0]}), ReaderConfig(multilabel=True)
-        with standing(rows, None) as path, open_shards([path], reading) as source:
-            fingerprints |= {source.fingerprints()[0][1]}
-    assert len(fingerprints) == 2
+        with standing(rows, None) as path:
+            found |= {*fingerprints(find_shards([path]), reading)}
+    assert len(found) == 2
 
 
 def test_rows_in_memory_are_not_those_of_another_process(table):

@@ -114,6 +114,16 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
         assert "a.svm: no row, in 1 shard(s), is in the share of 1e-09 of the rows" in done.stderr
 
 
+def test_evaluate_without_shards_measures_the_rows_that_the_fit_held_out(place):
+    model = streamtron.fit(place / "a.svm", model=place / "m", held_out=0.3)
+    expected = streamtron.evaluate(model, place / "a.svm", share=(0.0, 0.3)).to_dict()
+    assert streamtron.evaluate(place / "m").to_dict() == expected
+    told = json.loads(succeeded(here(place, "evaluate", "m", "--json")).stdout)
+    assert told["accuracy"] == expected["accuracy"]
+    streamtron.fit(place / "a.svm", model=place / "all")
+    assert "the fit held no rows out" in here(place, "evaluate", "all").stderr
+
+
 def test_calibrate_writes_the_model_anew_and_evaluate_warns_on_rows_that_the_model_knows(place):
     run = partial(here, place)
     streamtron.fit(place / "kept" / "k.svm", model=place / "m", held_out=0.1)

@@ -25,7 +25,6 @@ from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import ReaderConfig, open_shards
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof
@@ -36,6 +35,7 @@ from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.models import refused
 from tests.helpers.runs import dies_amid_a_scan, pickled, write_corpus
+from tests.helpers.shard_rows import data_of
 
 ROWS = 3 * BLOCK_ROWS + 700
 COLUMNS = 90
@@ -72,10 +72,8 @@ def whole(lines: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[O
 
 def witnessed(outcome: Outcome, shards: Path) -> Path:
     """The α of the model as a witness of its rows in other shards."""
-    with open_shards([str(shards)], ReaderConfig()) as source:
-        for _ in source.chunks():
-            pass
-        witness_file.save(shards.parent / f"{shards.name}.witness", outcome.alphas, source.manifest)
+    with data_of(shards, shards.parent / f"{shards.name}.cache") as data:
+        witness_file.save(shards.parent / f"{shards.name}.witness", outcome.alphas, data.manifest)
     return shards.parent / f"{shards.name}.witness"
 
 

@@ -1,6 +1,7 @@
 """Spoilt weights of a run are made afresh from its dual variables."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from streamtron.core import kernels
 from streamtron.core.errors import DataError
 from streamtron.core.events import ChunkDone, Event
 from streamtron.core.sealed import read_sealed, write_sealed
-from streamtron.data import open_shards
 from streamtron.runs import store
 from streamtron.runs.report import Outcome
 from streamtron.runs.store import put_together
@@ -24,6 +24,7 @@ from streamtron.solver.vectors import dense
 from tests.helpers.learners import learners_of_run
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.runs import fit, state_file, witness_of, write_corpus
+from tests.helpers.shard_rows import chunks_in
 
 ROUNDING = 1e-12
 
@@ -60,12 +61,13 @@ def rebuilt(learner: Learner, shards: list[Path]) -> NDArray[np.float64]:
     """Σ α_k l_k x_k from the rows, summed by another kernel, in another order of sums; of the
     columns that occur, which are few and keep their order."""
     total, occurs = np.zeros(4098), np.zeros(4097, bool)
-    with open_shards(list(map(str, shards)), most_labels=None) as source:
-        for chunk in source.chunks():
-            targets = learner.targets(chunk)
-            factors = learner.alphas.take(targets.numbers) * targets.signs.astype(float)
-            kernels.combine(chunk.rows, factors, learner.settings.rho, total)
-            occurs[chunk.rows.indices] = True
+    first = 0
+    for chunk in chunks_in(*shards):
+        ranges = ((first, first := first + len(chunk)),)
+        targets = learner.targets(replace(chunk, ranges=ranges))
+        factors = learner.alphas.take(targets.numbers) * targets.signs.astype(float)
+        kernels.combine(chunk.rows, factors, learner.settings.rho, total)
+        occurs[chunk.rows.indices] = True
     return total[:-1][occurs]
 
 

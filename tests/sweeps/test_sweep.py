@@ -17,14 +17,19 @@ from streamtron.cli.main import streamtron as main
 from streamtron.cli.sweep import sweep as sweep_command
 from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
+from streamtron.core.text import (
+    METRICS,
+    METRICS_OF_MANY,
+    METRICS_OF_NUMBERS,
+    METRICS_OF_PROBABILITIES,
+)
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.sweeps.folds import folds_of
 from streamtron.sweeps.grid import Range, candidates_of, values_of
-from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
+from streamtron.sweeps.trial import BOUNDS, COLUMNS, ranked
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
@@ -102,11 +107,13 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--rho 0..1 --random 3", "rho is the range 0..1"),
         ("--C 0.1,1 --random 3", "random draws from a range"),
         ("--C 0.1..1 --random 0", "random is 0"),
+        ("--C 1..2 --random 1000000000", "random is 1000000000: expected 1 to 100,000"),
         ("--metric beauty", "beauty"),
         ("--folds 1", "folds is 1, and there are 4 shards"),
         ("--valid 20% --folds 2", "folds are for a sweep without"),
         ("--valid 20% --held-out 0.1", "held_out is 0.1 and also 0.2"),
         ("--folds 5", "folds is 5, and there are 4 shards"),
+        ("--folds 2 --no-refit", "no-refit is for a share of the rows"),
         ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
         ("--loss hinge,log_los", "loss is 'log_los': expected squared_hinge, log_loss, hinge, "),
         ("--loss squared_hinge,hinge --two-stage", "for the squared hinge, and the loss is hinge"),
@@ -149,8 +156,9 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
 
 def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place, swept):
     best = the_best(swept)
-    words = ("--C", best["C"], "--rho", best["rho"], "--report", "alone.json", "--witness", "w")
-    assert run("fit", "train", "--model", "alone", *words).returncode == 0
+    words = ("--C", best["C"], "--rho", best["rho"], "--tol", best["tol"])
+    files = ("--model", "alone", "--report", "alone.json", "--witness", "w")
+    assert run("fit", "train", *words, *files).returncode == 0
     assert run_files(place / "best") == run_files(place / "alone")
     assert (place / "best.witness").read_bytes() == (place / "w").read_bytes()
     reports = [json.loads((place / name).read_text()) for name in ("best.json", "alone.json")]
@@ -158,14 +166,42 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place,
     assert reports[0]["settings"] == reports[1]["settings"]
 
 
-def test_a_share_of_the_rows_is_held_out_of_all_candidates_and_measured(run, place):
+def test_a_share_of_the_rows_is_held_out_and_measured_and_then_the_best_is_fitted_on_all(
+    run, place
+):
     words = ("--valid", "20%", "--C", "0.01,1", "--table", "share.csv")
-    assert run("sweep", "train", *words, "--model", "share").returncode == 0
+    assert run("sweep", "train", *words, "--model", "all").returncode == 0
+    assert run("sweep", "train", *words, "--model", "measured", "--no-refit").returncode == 0
     best = the_best(table(place / "share.csv"))
-    assert run("fit", "train", "--model", "m", "--valid", "20%", "--C", best["C"]).returncode == 0
-    assert (place / "share").read_bytes() == (place / "m").read_bytes()
-    measured = evaluate(place / "m", place / "train", share=(0.0, 0.2))
+    how = {"C": best["C"], "tol": best["tol"]}
+    for name, held_out in (("all", 0.0), ("measured", 0.2)):
+        alone = streamtron.fit(place / "train", held_out=held_out, **how)
+        alone.save(place / "alone")
+        assert (place / name).read_bytes() == (place / "alone").read_bytes()
+    measured = evaluate(place / "measured", place / "train", share=(0.0, 0.2))
     assert float(best["accuracy"]) == measured.accuracy
+
+
+@pytest.mark.parametrize("metric", METRICS_OF_PROBABILITIES)
+def test_probabilities_are_measured_and_the_smallest_loss_of_them_is_the_best(metric, place):
+    how = {"valid": place / "held-out", "C": (0.001, 0.1, 10.0), "metric": metric}
+    found = streamtron.sweep(place / "train", loss="log_loss", **how)
+    values = [row[metric] for row in found.rows()]
+    assert found.rows()[values.index(min(values))]["best"]
+    of_best = streamtron.fit(place / "train", settings=found.best.settings)
+    assert evaluate(of_best, place / "held-out").to_dict()[metric] == min(values)
+    mixed = streamtron.sweep(place / "train", loss="log_loss,hinge", **how | {"metric": "f1"})
+    assert metric not in mixed.rows()[0], "hinges have no probabilities"
+    with pytest.raises(SettingsError, match=f"{metric}.* where log_loss is the only --loss"):
+        streamtron.sweep(place / "train", loss="log_loss,hinge", **how)
+
+
+def test_no_rank_depends_on_where_within_the_tolerance_candidates_stop(place):
+    """At a gap of 0.001 another C is the best by accident."""
+    grid = {"valid": place / "held-out", "C": (0.03, 0.04, 0.05, 0.06)}
+    found = [streamtron.sweep(place / "train", tol=tol, **grid) for tol in (0.5, 1e-3, 1e-6)]
+    orders = [[trial.candidate for trial in ranked(sw.trials, "accuracy")] for sw in found]
+    assert orders == [[0, 1, 2, 3]] * 3
 
 
 LOSSES = ("squared_hinge", "log_loss", "hinge")
@@ -224,7 +260,8 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, 
         assert run("sweep", "train", *words, name).returncode in (0, 4)
         tables.append(table(place / name))
     text, binary = tables
-    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, "class", *OF_PENALTIES} - {*METRICS}
+    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES} - {*METRICS}
+    of_others |= {"class", "l1_ratio", "nonzero_weights"}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
     assert columns[-4:] == [*LAST_FOUR]

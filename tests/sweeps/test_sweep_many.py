@@ -12,11 +12,16 @@ import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Event, ReadingStarted
-from streamtron.core.text import METRICS, METRICS_OF_MANY, METRICS_OF_NUMBERS
+from streamtron.core.text import (
+    METRICS,
+    METRICS_OF_MANY,
+    METRICS_OF_NUMBERS,
+    METRICS_OF_PROBABILITIES,
+)
 from streamtron.runs.fit import run as fit_alone
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.sweeps.sweep import Sweep
-from streamtron.sweeps.trial import BOUNDS, COLUMNS, OF_PENALTIES
+from streamtron.sweeps.trial import BOUNDS, COLUMNS
 from tests.helpers.processes import here, one_sentence
 from tests.helpers.sweep_rows import NAMES, WIDTH, lasting, run_files, write_shard
 
@@ -80,7 +85,9 @@ def test_the_best_is_byte_for_byte_what_fit_writes_of_all_classes(place, tmp_pat
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_class(place, alone, kind):
     for row in alone[kind].rows()[1:5:3]:
-        model = streamtron.fit(place / kind / "train", C=row["C"], rho=row["rho"], **{kind: True})
+        model = streamtron.fit(
+            place / kind / "train", C=row["C"], rho=row["rho"], tol=row["tol"], **{kind: True}
+        )
         measured = streamtron.evaluate(model, place / kind / "held-out").to_dict()
         assert {name: row[name] for name in METRICS_OF_MANY} == {
             name: measured[name] for name in METRICS_OF_MANY
@@ -99,7 +106,8 @@ def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(p
     assert run("multiclass", "sweep", "train", *words).returncode == 0
     assert "More than two classes" in caplog.text
     [best, other] = pq.read_table(place / "multiclass" / "t.parquet").to_pylist()
-    of_others = {*METRICS, *METRICS_OF_NUMBERS, *OF_PENALTIES} - {*METRICS_OF_MANY}
+    of_others = {*METRICS, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES} - {*METRICS_OF_MANY}
+    of_others |= {"l1_ratio", "nonzero_weights"}
     assert list(best) == [name for name in COLUMNS if name not in of_others]
     assert best["class"] in NAMES
     assert best["best"] != other["best"]

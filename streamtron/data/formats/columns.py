@@ -84,7 +84,7 @@ REFUSALS = {
     '"" in the fit if all are 1.',
     "no values": "features in the lists {column!r}, and no list of numbers of a usual name for "
     'their values. Name it with --values NAME, or say --values "" if all are 1 ({there}).',
-    "transformer": "{count} columns {column!r}, which {by}. Expected is one, called exactly so "
+    "transformer": "{count} columns {column!r}, which {by}: expected one, called exactly so "
     "({there}).",
     "both": "{column!r} is both the {role} and a feature. Leave it out of the features, or name "
     "another column by --{role}.",

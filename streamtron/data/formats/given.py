@@ -42,7 +42,7 @@ class _Given:
         batches = self._read()
         first = next(batches, None)
         if first is None:
-            raise _refusal("there are none. Expected is one at least.")
+            raise _refusal("there are none: expected one at least.")
         self.schema = first.schema
         self._begun: Iterator[pa.RecordBatch] | None = chain([first], batches)
 
@@ -154,7 +154,7 @@ def _of_tables(rows: Any) -> Iterator[pa.RecordBatch]:
             yield from map(_plain, pa.RecordBatchReader.from_stream(table))
         else:
             raise _refusal(
-                f"a {type(table).__name__}. Expected is a pandas, polars or Dask data frame, a "
+                f"a {type(table).__name__}: expected a pandas, polars or Dask data frame, a "
                 "Hugging Face data set, a DuckDB relation, an Arrow table or stream, or an "
                 "iterator of record batches; or a matrix with its labels, y."
             )
@@ -190,7 +190,7 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
     matrix: Any = X if hasattr(X, "shape") else np.asarray(X)
     if np.ndim(X) != 2 or labels.shape != (matrix.shape[0],):
         raise _refusal(
-            f"X of shape {np.shape(X)} and y of shape {labels.shape}. Expected are a matrix, "
+            f"X of shape {np.shape(X)} and y of shape {labels.shape}: expected a matrix, "
             "(rows, columns), and one label a row."
         )
     if np.ma.is_masked(X) or np.ma.is_masked(y):
@@ -210,7 +210,7 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         try:
             label = pa.array(labels[start : start + step].tolist())
         except (pa.ArrowException, OverflowError) as error:
-            what = f"y of {labels.dtype} ({error}). Expected are labels of one kind."
+            what = f"y of {labels.dtype} ({error}): expected labels of one kind."
             raise _refusal(what) from error
         yield pa.RecordBatch.from_arrays([*lists, label], ["indices", "values", "label"])
 
@@ -225,4 +225,4 @@ def _numbers(values: Any) -> Any:
             raise TypeError("no real numbers")
         return values.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise _refusal(f"X of {type_} ({error}). Expected are numbers.") from error
+        raise _refusal(f"X of {type_} ({error}): expected numbers.") from error

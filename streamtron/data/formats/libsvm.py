@@ -39,7 +39,7 @@ LINE_SHARE = 16
 
 
 class LibsvmReader(FileReader):
-    """One shard of libsvm text, plain or .gz, .bz2, .xz, .zst; a ``ShardReader``.
+    """One shard of libsvm text, plain or .gz, .bz2, .xz, .zst.
 
     Columns are delivered as numbered, whatever the base. ``:weight`` that is not written is 1.
     Each of the ``threads`` parses a batch made of ``batch_bytes`` of text, rounded to whole lines;

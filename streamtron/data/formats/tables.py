@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 class TableReader(FileReader, ABC):
-    """One shard of a format that holds tables; a ``ShardReader``.
+    """One shard of a format that holds tables.
 
     Row batches have some 2²⁰ nonzeros at most; index base ``"auto"`` means 0. From a
     store the file is fetched once, whole, and read from a copy in the directory ``scratch`` (None =
@@ -120,7 +120,7 @@ class TableReader(FileReader, ABC):
             for name in columns:
                 if times[name] != 1:
                     raise DataError(
-                        f"{self.name}: {times[name]} columns of the name {name!r}. Expected is "
+                        f"{self.name}: {times[name]} columns of the name {name!r}: expected "
                         f"one of {', '.join([*times][:20])}."
                     )
             for part in _numbered(self._parts(file, columns, numbers)):

@@ -65,13 +65,11 @@ _MURMUR = tuple(
 )
 _32_BITS, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 
-_PLAIN, _WHITE, _STOP, _LEAD = 0, 1, 2, 3
+_PLAIN, _WHITE, _STOP = 0, 1, 2
 _KINDS = np.zeros(256, np.uint8)
-"""What a byte is in Vowpal Wabbit's text: of a name, white space, the end of a name; or maybe the
-first of white space of several bytes."""
-_KINDS[[9, 11, 12, 13, 28, 29, 30, 31, 32]] = _WHITE
+"""What a byte is in Vowpal Wabbit's text: of a name, white space, the end of a name."""
+_KINDS[[_TAB, _RETURN, _BLANK]] = _WHITE
 _KINDS[[_NEWLINE, _COLON, _BAR]] = _STOP
-_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _LEAD
 
 _GAPS = np.array([-((4 * 4**k - 9 * 9**k) // (5 * 4**k)) for k in range(22, -1, -1)], np.uintp)
 """Shell's, as Tokuda (1992) has them: …, 46, 20, 9, 4, 1."""
@@ -168,23 +166,6 @@ def _hash_end(hashed, block, length):
     hashed = _times(hashed ^ (hashed >> np.uint64(16)), _MURMUR[3])
     hashed = _times(hashed ^ (hashed >> np.uint64(13)), _MURMUR[4])
     return hashed ^ (hashed >> np.uint64(16))
-
-
-@helper
-def _letter_at(text, at):
-    """The code point of valid UTF-8 at ``at``, and the place after it."""
-    first = np.uint32(text[at])
-    if first < 0x80:
-        return first, at + np.uintp(1)
-    if first < 0xE0:
-        length, letter = 2, first & np.uint32(0x1F)
-    elif first < 0xF0:
-        length, letter = 3, first & np.uint32(0x0F)
-    else:
-        length, letter = 4, first & np.uint32(0x07)
-    for k in range(1, length):
-        letter = (letter << np.uint32(6)) | np.uint32(text[at + np.uintp(k)] & 0x3F)
-    return np.uint32(letter), at + np.uintp(length)
 
 
 @helper
@@ -560,37 +541,19 @@ def parse_libsvm(
 
 
 @helper
-def _is_white(text, at):
-    """How many bytes of valid UTF-8 are white space as Unicode has it, and no newline; or 0."""
-    byte = text[at]
-    if byte < 0x80:
-        return np.uintp(_KINDS[byte] == _WHITE)
-    if _KINDS[byte] == _PLAIN:
-        return np.uintp(0)
-    letter, after = _letter_at(text, at)
-    white = letter in (0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
-    return after - at if white or 0x2000 <= letter <= 0x200A else np.uintp(0)
-
-
-@helper
 def _pass_white(text, at):
     """The first place from ``at`` on that is not white, and whether a carriage return is before."""
     returned = False
-    width = _is_white(text, at)
-    while width:
+    while _KINDS[text[at]] == _WHITE:
         returned |= text[at] == _RETURN
-        at += width
-        width = _is_white(text, at)
+        at += np.uintp(1)
     return at, returned
 
 
 @helper
-def _ends_word(text, at):
+def _ends_word(byte):
     """Whether a word ends before this byte: white space, newline or ``|``."""
-    kind = _KINDS[text[at]]
-    if kind == _STOP:
-        return text[at] != _COLON
-    return kind == _WHITE or (kind == _LEAD and _is_white(text, at) > 0)
+    return _KINDS[byte] != _PLAIN and byte != _COLON
 
 
 @helper
@@ -611,7 +574,7 @@ def _row_head(text, at, row, found, deferred, count):
     first = second = last = first_stop = second_stop = last_stop = begin = at
     while text[at] != _BAR:
         last = at
-        while not _ends_word(text, at):
+        while not _ends_word(text[at]):
             at += np.uintp(1)
         last_stop = at
         if words == 0:
@@ -646,16 +609,14 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
         is_space = text[at] == _BAR
         start = at + np.uintp(is_space)
         stop = start
-        kind = _KINDS[text[stop]]
-        while kind == _PLAIN or (kind == _LEAD and not _is_white(text, stop)):
+        while _KINDS[text[stop]] == _PLAIN:
             stop += np.uintp(1)
-            kind = _KINDS[text[stop]]
         number, sure, after = 1.0, _EXACT, stop
         if text[stop] == _COLON:
             number, after = _short_number(text, stop + np.uintp(1))
-            if after == stop or not _ends_word(text, after):
+            if after == stop or not _ends_word(text[after]):
                 number, sure, after = _number(text, stop + np.uintp(1))
-            if sure == _NO_NUMBER or not _ends_word(text, after):
+            if sure == _NO_NUMBER or not _ends_word(text[after]):
                 return BAD_PAIR, at, nonzero, space, count
         if is_space:
             prefix, prefix_block, prefix_length = _hash_on(

@@ -3,7 +3,8 @@
 A line is a row of the columns ``label``, ``importance``, ``tag`` and ``features``, pairs of a name
 and a value. A namespace is the prefix of its names, as in ``title^cheap``; without one a name
 stands alone. As in Vowpal Wabbit a value that is not written is 1, a namespace's scale multiplies
-its values, and values of a name that occurs again in its row are added up.
+its values, values of a name that occurs again in its row are added up, and words end at blanks,
+tabs, bars and lines alone.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ SCHEMA = pa.schema(
 )
 """The columns of every file."""
 
-_WORD = re.compile(r"\|?[^\s|]*")
-
+_WORD = re.compile(r"\|?[^ \t\r|]*")
+_WHITE = b" \t\r\n"
 
 BATCH_BYTES = 1 << 19
 """Text that is parsed at a time, at least."""
@@ -104,7 +105,7 @@ class VowpalWabbitReader(StreamedReader):
             if not cut.text.endswith(b"\n"):
                 self.note_end("the last line ends without a newline")
                 cut.text.extend(b"\n")
-            if not cut.text.isspace():
+            if cut.text.strip(_WHITE):
                 yield cut
 
     def _arrays(
@@ -177,7 +178,7 @@ class VowpalWabbitReader(StreamedReader):
             row = first(weighs)
             what = f"importance {importance[row]}, which would be lost. "
             what += "Read it with --weight importance, or remove it"
-            lines = [at for at, line in enumerate(cut.text.split(b"\n")) if line.decode().strip()]
+            lines = [at for at, line in enumerate(cut.text.split(b"\n")) if line.strip(_WHITE)]
             raise DataError(f"{self.name}, line {cut.line + lines[row]}: {what}.")
 
     def _complain(self, cut: Cut, trouble: int, at: int) -> NoReturn:

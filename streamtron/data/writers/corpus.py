@@ -8,7 +8,6 @@ side of a random hyperplane, after noise; 3 % are flipped. One row of 500 is ten
 ``clicks`` : the shape of Criteo's challenge of 2014: 39 nonzeros of 1/√39 a row, 13 binned numbers
 and 26 categories, drawn by Zipf's law and hashed. The logarithm of the odds of a click is the sum
 of the effects of a row's columns.
-Numbers to be predicted in place of labels are the rows' scores, with noise and six decimals.
 
 Rows come in groups of 4,096, each from its own random numbers, and what groups share depends on
 seed and number of columns alone. So row i is the same in every corpus of that seed and width.
@@ -22,20 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import Range, checked, whole
 from streamtron.core.limits import available_processors
-from streamtron.core.rows import Label, are_targets
+from streamtron.core.rows import Label
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
 
-GROUP_ROWS, FLIPPED, TARGET_NOISE = 4096, 0.03, 0.5
+GROUP_ROWS, FLIPPED = 4096, 0.03
 ZIPF, TOPICS, MEAN_NONZEROS, LENGTH_SIGMA = 1.05, 40, 76.0, 0.6
 TOPIC_SHARE, LEADING_SHARE = 0.6, (0.7, 1.0)
 """The part of a row's words, stop words apart, from its topics; of these from the leading one."""
-FACTORS, FACTORS_SHARE, NOISE = 5, 0.9, 0.1
-OUTLIERS, OUTLIER_LENGTH = 0.002, 10.0
+FACTORS, FACTORS_SHARE, NOISE, OUTLIERS, OUTLIER_LENGTH = 5, 0.9, 0.1, 0.002, 10.0
 _CATEGORIES = (
     "1460 583 10131227 2202608 305 24 12517 633 3 93145 5683 8351593 3194 27 14992 5461306 10 5652 "
     "2173 4 7046547 18 15 286181 105 142572"
@@ -52,7 +49,6 @@ def generate(
     columns: int | None = None,
     seed: int,
     kind: str = "text",
-    target: str = "class",
     shards: int = 8,
     format: Format = "libsvm",
     first_row: int = 0,
@@ -68,7 +64,6 @@ def generate(
     rows, shards : at least 1; a shard has ⌈rows / shards⌉ rows, the last one what remains.
     columns : at least 80 of a text, at most 1,000 of dense rows. None = 30,000, 50, or 10⁶.
     kind : ``"text"``, ``"dense"`` or ``"clicks"``.
-    target : ``"class"``, labels ±1, or ``"number"``.
     format : ``"libsvm"`` or ``"parquet"``.
     overwrite : replace the shards of an earlier corpus.
 
@@ -79,31 +74,22 @@ def generate(
     ...     generate(f"{directory}/made", rows=10, columns=2000, seed=1, shards=2).rows
     10
     """
-    if kind not in KINDS or target not in ("class", "number"):
-        raise SettingsError(
-            f"kind {kind!r}, target {target!r}: expected {', '.join(KINDS)}; class, number."
-        )
-    fewest, most, usual, _ = KINDS[kind]
+    fewest, most, usual, _ = KINDS[checked(kind, "kind", (*KINDS,))]
     columns = usual if columns is None else columns
     checked(columns, f"columns of {kind}", "whole", Range(fewest, most))
-    for name, number, least in (("rows", rows, 1), ("shards", shards, 1), ("seed", seed, 0)):
-        whole(number, name, least)
-    batches = corpus_rows(rows, columns, seed, whole(first_row, "first-row"), kind, target)
+    whole(rows, "rows", least=1)
+    whole(shards, "shards", least=1)
+    batches = corpus_rows(rows, columns, whole(seed, "seed"), whole(first_row, "first-row"), kind)
     style = ShardStyle(format, shift=1 if format == "libsvm" else 0)
     with new_shards(directory, overwrite) as place:
         return write_shards(batches, place, style, -(-rows // shards))
 
 
 def corpus_rows(
-    rows: int,
-    columns: int,
-    seed: int,
-    first_row: int = 0,
-    kind: str = "text",
-    target: str = "class",
+    rows: int, columns: int, seed: int, first_row: int = 0, kind: str = "text"
 ) -> Iterator[RowBatch]:
     """Generate the rows as batches of at most 4,096, columns counted from 0."""
-    make, end = KINDS[kind][3](columns, seed, target == "number"), first_row + rows
+    make, end = KINDS[kind][3](columns, seed), first_row + rows
     groups = range(first_row // GROUP_ROWS, -(-end // GROUP_ROWS))
     made = in_order(partial(_batch, make), groups, available_processors())
     for group, batch in zip(groups, made, strict=True):
@@ -112,22 +98,16 @@ def corpus_rows(
 
 
 def _batch(make: Group, group: int) -> RowBatch:
-    indptr, indices, values, codes = make(group)
-    classes, first = list[Label](), group * GROUP_ROWS
-    if not are_targets(codes):
-        classes, codes = [1.0, -1.0], np.where(codes, 0, 1).astype(np.int32)
+    indptr, indices, values, positive = make(group)
     arrays = indptr.astype(np.int64), indices.astype(np.uint32), values.astype(np.float32)
+    codes, first = np.where(positive, 0, 1).astype(np.int32), group * GROUP_ROWS
+    classes: list[Label] = [1.0, -1.0]
     return RowBatch(*arrays, codes, classes, None, lambda i: f"generated corpus, row {first + i}")
 
 
 def _random(seed: int, stream: int, number: int) -> np.random.Generator:
-    """Make the random numbers of what all rows share (stream 0), of a group (1), of weights (2)."""
+    """Make the random numbers of what all rows share (stream 0), or of a group (1)."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, stream, number])))
-
-
-def _numbers(scores: Any, random: np.random.Generator) -> Any:
-    """Draw the numbers to be predicted of rows with these scores."""
-    return np.round(scores + TARGET_NOISE * random.standard_normal(GROUP_ROWS), 6) + 0.0  # no -0
 
 
 def _model(columns: int, seed: int) -> tuple[Any, ...]:
@@ -180,15 +160,13 @@ def _lengths(columns: int, normal: Any) -> Any:
     return np.clip(np.exp(mu + LENGTH_SIGMA * normal), 1, columns / 4)
 
 
-def _text(columns: int, seed: int, number: bool) -> Group:
+def _text(columns: int, seed: int) -> Group:
     cumulated, column, idf, grid, distinct = _model(columns, seed)
-    weights = _random(seed, 2, columns).standard_normal(columns) if number else None
 
     def group(k: int) -> tuple[Any, ...]:
         random = _random(seed, 1, k)
         lengths = _lengths(columns, random.standard_normal(GROUP_ROWS))
-        words = np.interp(lengths, distinct, grid).round().astype(np.int64)
-        words = np.maximum(words, 1)
+        words = np.maximum(np.interp(lengths, distinct, grid).round().astype(np.int64), 1)
         topics = random.integers(TOPICS, size=(GROUP_ROWS, 2))
         flipped = random.random(GROUP_ROWS) < FLIPPED
         row = np.repeat(np.arange(GROUP_ROWS), words)
@@ -209,14 +187,12 @@ def _text(columns: int, seed: int, number: bool) -> Group:
         indptr = np.searchsorted(keys[first], starts)
         values /= np.repeat(np.sqrt(np.add.reduceat(values**2, indptr[:-1])), np.diff(indptr))
         indices, labels = keys[first].astype(np.uint32), (topics[:, 0] % 2 == 0) != flipped
-        if weights is not None:
-            labels = _numbers(np.add.reduceat(values * weights[indices], indptr[:-1]), random)
         return indptr, indices, values, labels
 
     return group
 
 
-def _dense(columns: int, seed: int, number: bool) -> Group:
+def _dense(columns: int, seed: int) -> Group:
     model = _random(seed, 0, columns)
     loads = model.standard_normal((FACTORS, columns))
     loads *= np.sqrt(FACTORS_SHARE / (loads**2).sum(axis=0))
@@ -234,9 +210,6 @@ def _dense(columns: int, seed: int, number: bool) -> Group:
         noisy = scores + NOISE * random.standard_normal(GROUP_ROWS)
         outlier = random.random(GROUP_ROWS) < OUTLIERS
         labels = (noisy > 0.0) != (random.random(GROUP_ROWS) < np.where(outlier, 0.5, FLIPPED))
-        if number:
-            chance = OUTLIER_LENGTH * random.standard_normal(GROUP_ROWS)
-            labels = _numbers(np.where(outlier, chance, scores), random)
         values *= np.where(outlier, OUTLIER_LENGTH, 1.0)[:, None] / np.sqrt(columns)
         every = np.tile(np.arange(columns), GROUP_ROWS)
         return columns * np.arange(GROUP_ROWS + 1), every, values.ravel(), labels
@@ -244,7 +217,7 @@ def _dense(columns: int, seed: int, number: bool) -> Group:
     return group
 
 
-def _clicks(columns: int, seed: int, number: bool) -> Group:
+def _clicks(columns: int, seed: int) -> Group:
     effects = np.random.default_rng(seed).normal(0.0, len(FIELDS) ** -0.5, columns)
     fields, power = np.arange(1, len(FIELDS) + 1, dtype=np.uint64), 1.0 - FIELD_ZIPF
 
@@ -259,8 +232,6 @@ def _clicks(columns: int, seed: int, number: bool) -> Group:
         scores = INTERCEPT + (effects[indices] * new).sum(axis=1)
         odds = np.exp(scores)
         labels = random.random(GROUP_ROWS) <= odds / (1.0 + odds)
-        if number:
-            labels = _numbers(scores, random)
         indptr = np.append(0, np.cumsum(new.sum(axis=1)))
         return indptr, indices[new], np.full(indptr[-1], len(FIELDS) ** -0.5), labels
 
@@ -269,12 +240,11 @@ def _clicks(columns: int, seed: int, number: bool) -> Group:
 
 Group = Callable[[int], tuple[Any, ...]]
 """What makes rows 4,096·k … 4,096·k + 4,095: their offsets, column numbers, values, and whether
-each is positive, or the numbers to be predicted."""
+each is positive."""
 
-KINDS: dict[str, tuple[int, int, int, Callable[[int, int, bool], Group]]] = {
+KINDS: dict[str, tuple[int, int, int, Callable[[int, int], Group]]] = {
     "text": (2 * TOPICS, 2**32 - 1, 30_000, _text),
     "dense": (1, 1000, 50, _dense),
     "clicks": (1, 2**32 - 1, 10**6, _clicks),
 }
-"""Kind → fewest, most and usual columns, and what makes a ``Group`` of columns, seed, and whether
-numbers are to be predicted."""
+"""Kind → fewest, most and usual columns, and what makes a ``Group`` of columns and seed."""

@@ -25,6 +25,7 @@ from streamtron.core import files
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import Label, are_targets, without_label
 from streamtron.core.text import label_text
+from streamtron.data.blocks import RowCutter
 from streamtron.data.discover import NAMES
 from streamtron.data.formats.text_labels import is_text_name
 from streamtron.data.row_batch import Offsets, RowBatch, offsets_of, row_of
@@ -138,24 +139,19 @@ def _row_groups(
     tables: Iterable[tuple[Offsets, pa.Table]], rows_per_shard: int
 ) -> Iterator[tuple[int, pa.Table]]:
     """Cut rows into row groups, each with the number of its shard."""
-    parts, shard, in_shard, rows, nonzeros = list[pa.Table](), 0, 0, 0, 0
+    parts, number = list[pa.Table](), 0
+    shards, groups = RowCutter(rows_per_shard, 1 << 62), RowCutter(GROUP_ROWS, GROUP_NONZEROS)
     for indptr, table in tables:
-        start = 0
-        while start < len(table):
-            full = int(indptr[start]) + GROUP_NONZEROS - nonzeros
-            most = start + min(GROUP_ROWS - rows, rows_per_shard - in_shard)
-            stop = min(int(np.searchsorted(indptr, full)), most, len(table))
-            parts.append(table.slice(start, stop - start))
-            rows, in_shard = rows + stop - start, in_shard + stop - start
-            nonzeros += int(indptr[stop] - indptr[start])
-            start = stop
-            if rows == GROUP_ROWS or nonzeros >= GROUP_NONZEROS or in_shard == rows_per_shard:
-                yield shard, pa.concat_tables(parts).combine_chunks()
-                parts, rows, nonzeros = [], 0, 0
-            if in_shard == rows_per_shard:
-                shard, in_shard = shard + 1, 0
+        for first, last, ends_shard in shards.cuts(indptr):
+            for start, stop, ends in groups.cuts(indptr[first : last + 1]):
+                parts.append(table.slice(first + start, stop - start))
+                if ends or (ends_shard and first + stop == last):
+                    yield number, pa.concat_tables(parts).combine_chunks()
+                    parts = []
+            if ends_shard:
+                number, groups = number + 1, RowCutter(GROUP_ROWS, GROUP_NONZEROS)
     if parts:
-        yield shard, pa.concat_tables(parts).combine_chunks()
+        yield number, pa.concat_tables(parts).combine_chunks()
 
 
 @contextmanager

@@ -22,15 +22,14 @@ from streamtron.core.errors import FileDamaged
 from streamtron.core.files import reading_from, writing_to
 from streamtron.core.rows import Label
 from streamtron.core.sealed import canonical
-from streamtron.data.cache import flat_file
-from streamtron.data.cache.flat_file import CachedShard, writing_cache
+from streamtron.data import flat_file
 from streamtron.data.discover import ROWS_GIVEN, ShardFile
+from streamtron.data.flat_file import CachedShard, writing_cache
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.storage import Stamp
 
 _SOURCE = re.compile(r"([0-9a-f]{16})_([0-9]+)_(-?[0-9]+)_([0-9a-f]{16}|)_([0-9a-f]{32})\.source")
 _FLAT_FILE = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.cache")
-_FORMER_LIST = re.compile(r"sources\.sealed")
 
 _log = logging.getLogger("streamtron")
 
@@ -152,7 +151,7 @@ def cache_files(directory: str) -> list[str]:
         return []
     with reading_from(directory):
         names = sorted(os.listdir(directory))
-    ours = (_FLAT_FILE, _SOURCE, flat_file.TEMPORARY, _FORMER_LIST)
+    ours = (_FLAT_FILE, _SOURCE, flat_file.TEMPORARY)
     names = [name for name in names if any(kind.fullmatch(name) for kind in ours)]
     return [os.path.join(directory, name) for name in names]
 

@@ -93,26 +93,18 @@ class Entry(NamedTuple):
     checksum: int
 
     @property
-    def head(self) -> list[tuple[type[np.generic], int]]:
-        """Type and length of the arrays before columns and values, in the order of the file."""
-        rows, labels = self.rows, self.labels
+    def arrays(self) -> list[tuple[type[np.generic], int]]:
+        """Type and length of the arrays, in the order of the file."""
+        rows, nonzeros, labels = self.rows, self.nonzeros, self.labels
         return [
             (np.float64, rows if self.has_weights else 0),
             (np.float64, rows if self.values == "all" else 0),
             (np.uint32, rows if self.length is None else 0),
             (np.uint32, 0 if labels is None else rows),
             (_CODES[self.code_bytes], rows if labels is None else labels),
+            (_COLUMNS[self.column_bytes], nonzeros if self.first_column is None else 0),
+            (np.float32, {"all": nonzeros, "rows": rows, "none": 0}[self.values]),
         ]
-
-    @property
-    def stored_columns(self) -> int:
-        """Bytes of the columns in the file."""
-        return self.column_bytes * self.nonzeros if self.first_column is None else 0
-
-    @property
-    def stored_values(self) -> int:
-        """How many values are in the file."""
-        return {"all": self.nonzeros, "rows": self.rows, "none": 0}[self.values]
 
     def held_values(self, by_row: bool) -> int:
         """Return how many values memory holds, one a nonzero or ``by_row``."""
@@ -121,12 +113,14 @@ class Entry(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes in the file."""
-        head = sum(np.dtype(dtype).itemsize * length for dtype, length in self.head)
-        return head + self.stored_columns + 4 * self.stored_values
+        return sum(np.dtype(dtype).itemsize * length for dtype, length in self.arrays)
 
 
 _CODES: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.float64}
 """Bytes of a code → its type; one byte where there are up to 255 labels and every row has one."""
+
+_COLUMNS: dict[int, type[np.generic]] = {2: np.uint16, 4: np.uint32}
+"""Bytes of a column's number → its type."""
 
 
 class Table(NamedTuple):
@@ -358,58 +352,60 @@ def read_contents(path: str) -> Contents:
         if fields.pop("version") == FORMAT_VERSION:
             fields["entries"] = [Entry(*entry) for entry in fields["entries"]]
             contents = Contents(**fields)
-            _check_entries(contents, start)
-            _check_labels(contents)
+            if not (_fill_the_file(contents, start) and _are_of_our_kinds(contents)):
+                raise ValueError("not as we write it")
             return contents
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise _damaged(path, "its footer is none that we write") from error
     raise FileDamaged(f"{path}: written in another version of the format.")
 
 
-def _check_entries(contents: Contents, stop: int) -> None:
-    """Raise ValueError unless segments and table fill the file from its head to ``stop``, and no
-    segment makes more rows or nonzeros of its bytes than a writer would have put there."""
+def _fill_the_file(contents: Contents, stop: int) -> bool:
+    """Tell whether segments and table fill the file from its head to ``stop``."""
     offset, columns = len(_HEAD), contents.columns
-    if type(columns) is not int or columns < 0:
-        raise ValueError("no table")
     for entry in contents.entries:
-        optional = [n for n in (entry.labels, entry.length, entry.first_column) if n is not None]
-        numbers = (*entry[:3], entry.checksum, *optional)
-        if any(type(number) is not int or number < 0 for number in numbers):
-            raise ValueError("not a segment")
-        if entry.column_bytes not in (2, 4) or entry.code_bytes not in _CODES:
-            raise ValueError("not a segment")
-        if entry.length is not None and entry.rows * entry.length != entry.nonzeros:
-            raise ValueError("lengths that do not add up")
-        if entry.first_column is not None:
-            length = entry.length or 0
-            most = chunk.BLOCK_NONZEROS + length
-            if entry.nonzeros >= most or entry.first_column + length > columns:
-                raise ValueError("columns that are not there")
-        if entry.offset != offset:
-            raise ValueError("a gap or an overlap")
+        if entry.offset != offset or not _is_ours(entry, columns):
+            return False
         offset += entry.bytes
-    if offset + 12 * columns != stop:
-        raise ValueError("segments of other sizes")
+    return type(columns) is int and columns >= 0 and offset + 12 * columns == stop
 
 
-def _check_labels(contents: Contents) -> None:
-    """Raise an error unless labels, their places and facts are of the kinds that we write."""
+def _is_ours(entry: Entry, columns: int) -> bool:
+    """Tell whether a segment makes no more rows or nonzeros of its bytes than a writer would have
+    put there."""
+    optional = [n for n in (entry.labels, entry.length, entry.first_column) if n is not None]
+    numbers, length = (*entry[:3], entry.checksum, *optional), entry.length or 0
+    return (
+        all(type(number) is int and number >= 0 for number in numbers)
+        and entry.column_bytes in _COLUMNS
+        and entry.code_bytes in _CODES
+        and (entry.length is None or entry.rows * length == entry.nonzeros)
+        and (
+            entry.first_column is None
+            or (
+                entry.nonzeros < chunk.BLOCK_NONZEROS + length
+                and entry.first_column + length <= columns
+            )
+        )
+    )
+
+
+def _are_of_our_kinds(contents: Contents) -> bool:
+    """Tell whether labels, their places and facts are of the kinds that we write."""
     labels, facts = contents.labels, contents.facts
     ends = [*facts["weights"], *facts["targets"]]
     numbers = [facts["weight"], facts["sq_norm"], *facts["labels"], *ends]
-    if (
-        not isinstance(contents.key["fingerprint"], str)
-        or any(type(label) not in (str, float, bool) for label in labels)
-        or [type(place) for place in contents.places] != [str] * len(labels)
-        or type(facts["rows"]) is not int
-        or not 0 <= facts["rows"] <= contents.rows
-        or not all(type(number) is float and isfinite(number) for number in numbers)
-        or type(facts["total"]) is not float
-        or len(facts["labels"]) > len(labels)
-        or (len(facts["weights"]), len(facts["targets"])) != (2, 2)
-    ):
-        raise ValueError("no labels and facts of rows")
+    return (
+        isinstance(contents.key["fingerprint"], str)
+        and all(type(label) in (str, float, bool) for label in labels)
+        and [type(place) for place in contents.places] == [str] * len(labels)
+        and type(facts["rows"]) is int
+        and 0 <= facts["rows"] <= contents.rows
+        and all(type(number) is float and isfinite(number) for number in numbers)
+        and type(facts["total"]) is float
+        and len(facts["labels"]) <= len(labels)
+        and (len(facts["weights"]), len(facts["targets"])) == (2, 2)
+    )
 
 
 class CachedShard:
@@ -430,7 +426,7 @@ class CachedShard:
         size, entries = self.contents.columns, self.contents.entries
         table = Table(np.empty(size, np.uint32), np.empty(size, np.int64))
         offset = entries[-1].offset + entries[-1].bytes if entries else len(_HEAD)
-        self._fill(offset, self.contents.table_checksum, "table of columns", table)
+        self.fill(offset, self.contents.table_checksum, "table of columns", table)
         rising = np.sort(table.columns)
         if (
             (rising[1:] == rising[:-1]).any()
@@ -441,63 +437,7 @@ class CachedShard:
             raise _damaged(self.path, "its table of columns is none that we write")
         return table
 
-    def read(
-        self,
-        number: int,
-        ranks: Columns,
-        indices: Columns,
-        values: NDArray[np.float32],
-        room: NDArray[np.uint8],
-        *,
-        by_row: bool,
-    ) -> RowBatch:
-        """Read a segment, its columns by their ``ranks``, and its values, one a nonzero or
-        ``by_row``, into these arrays; ``room`` : for the columns as they are stored."""
-        entry, known = self.contents.entries[number], len(self.contents.labels)
-        head = [np.empty(length, dtype) for dtype, length in entry.head]
-        stored = room[: entry.stored_columns].view(np.dtype(f"u{entry.column_bytes}"))
-        spread = entry.values != "all" and not by_row
-        read = np.empty(entry.rows, np.float32) if spread else values
-        parts = [*head, stored, read[: entry.stored_values]]
-        self._fill(entry.offset, entry.checksum, f"block {number}", parts)
-        weights, squares, lengths, counts, codes = head
-        if entry.length is not None:
-            lengths = np.full(entry.rows, entry.length, np.uint32)
-        indptr = offsets_of(lengths)
-        if entry.first_column is not None:
-            dense = np.arange(entry.length or 0, dtype=np.uint32) + np.uint32(entry.first_column)
-            stored = np.tile(dense, entry.rows)
-        offsets = None if entry.labels is None else offsets_of(counts)
-        fits = indptr[-1] == entry.nonzeros == len(stored)
-        if offsets is not None:
-            fits = fits and offsets[-1] == len(codes)
-        if codes.dtype != np.float64:
-            codes = codes.astype(np.int32)
-            least = -1 if offsets is None else 0
-            fits = fits and codes.min(initial=0) >= least and codes.max(initial=-1) < known
-        renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
-        if not fits or not renumber(stored, ranks, indices):
-            raise _damaged(self.path, f"block {number}: not as we write them")
-        if entry.values == "none":
-            read[:] = 1
-        if entry.values != "all":
-            squares = squares_of(indptr, indices, read, 0)
-        if spread:
-            values[:] = np.repeat(read, lengths)
-        return RowBatch(
-            indptr,
-            indices,
-            values,
-            codes,
-            self.contents.labels,
-            weights if entry.has_weights else None,
-            str,
-            offsets,
-            squares,
-            by_row,
-        )
-
-    def _fill(self, offset: int, checksum: int, what: str, arrays: Sequence[Any]) -> None:
+    def fill(self, offset: int, checksum: int, what: str, arrays: Sequence[Any]) -> None:
         """Read bytes of the file into arrays; a damaged file is rebuilt first."""
         for remake in (self.remake, None):
             try:
@@ -514,13 +454,13 @@ class CachedShard:
                     ) from damage
 
 
-class CacheSlot(NamedTuple):
-    """A block in a prepared file; ``to_source`` turns the shard's codes into those of the data,
+class Slot(NamedTuple):
+    """A block in a prepared file; ``codes`` turns the shard's codes into those of the data,
     ``ranks`` the shard's columns into the data's."""
 
     shard: CachedShard
     number: int
-    to_source: NDArray[np.int32]
+    codes: NDArray[np.int32]
     ranks: Columns
 
     @property
@@ -532,13 +472,77 @@ class CacheSlot(NamedTuple):
         self,
         indices: Columns,
         values: NDArray[np.float32],
-        room: NDArray[np.uint8],
+        room: Columns,
         *,
         by_row: bool,
     ) -> RowBatch:
-        """Read the rows; see ``CachedShard.read``."""
-        batch = self.shard.read(self.number, self.ranks, indices, values, room, by_row=by_row)
-        return batch.coded(self.to_source)
+        """Read the rows, columns and values into these arrays, values one a nonzero or ``by_row``;
+        ``room`` : for the columns as they are stored."""
+        entry, labels, what = self.entry, self.shard.contents.labels, f"block {self.number}"
+        *head, (dtype, stored_columns), (_, stored_values) = entry.arrays
+        arrays = [np.empty(length, kind) for kind, length in head]
+        stored = room.view(dtype)[:stored_columns]
+        spread = entry.values != "all" and not by_row
+        read = np.empty(entry.rows, np.float32) if spread else values
+        parts = [*arrays, stored, read[:stored_values]]
+        self.shard.fill(entry.offset, entry.checksum, what, parts)
+        weights, squares, lengths, counts, codes = arrays
+        if entry.length is not None:
+            lengths = np.full(entry.rows, entry.length, np.uint32)
+        indptr = offsets_of(lengths)
+        if entry.first_column is not None:
+            dense = np.arange(entry.length or 0, dtype=np.uint32) + np.uint32(entry.first_column)
+            stored = np.tile(dense, entry.rows)
+        offsets = None if entry.labels is None else offsets_of(counts)
+        fits = indptr[-1] == entry.nonzeros == len(stored)
+        fits = fits and (offsets is None or offsets[-1] == len(codes))
+        if not are_targets(codes):
+            codes = codes.astype(np.int32)
+            least = -1 if offsets is None else 0
+            fits = fits and codes.min(initial=0) >= least and codes.max(initial=-1) < len(labels)
+        renumber = kernels.renumber_short if stored.dtype == np.uint16 else kernels.renumber
+        if not fits or not renumber(stored, self.ranks, indices):
+            raise _damaged(self.shard.path, f"{what}: not as we write them")
+        if entry.values == "none":
+            read[:] = 1
+        if entry.values != "all":
+            squares = squares_of(indptr, indices, read, 0)
+        if spread:
+            values[:] = np.repeat(read, lengths)
+        return RowBatch(
+            indptr,
+            indices,
+            values,
+            codes if are_targets(codes) else self.codes[codes],
+            labels,
+            weights if entry.has_weights else None,
+            str,
+            offsets,
+            squares,
+            by_row,
+        )
+
+
+def read_blocks(
+    slots: Sequence[Slot],
+    indices: Columns,
+    values: NDArray[np.float32],
+    room: Columns,
+    *,
+    by_row: bool,
+) -> list[RowBatch]:
+    """Read blocks one behind the other; see ``Slot.read``."""
+    parts, start, first = [], 0, 0
+    for slot in slots:
+        stop, last = start + slot.entry.nonzeros, first + slot.entry.held_values(by_row)
+        parts.append(slot.read(indices[start:stop], values[first:last], room, by_row=by_row))
+        start, first = stop, last
+    return parts
+
+
+def room_for(slots: Sequence[Slot]) -> int:
+    """Return the nonzeros of the largest of some blocks."""
+    return max((slot.entry.nonzeros for slot in slots), default=0)
 
 
 class GroupReader:
@@ -547,24 +551,17 @@ class GroupReader:
 
     def __init__(self, *, by_row: bool) -> None:
         self.buffers, self._by_row = Buffers(), by_row
-        self._room = np.empty(0, np.uint8)
+        self._room = np.empty(0, np.uint32)
 
-    def chunk(self, slots: Sequence[CacheSlot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
+    def chunk(self, slots: Sequence[Slot], ranges: tuple[tuple[int, int], ...]) -> Chunk:
         """Read the rows of the segments, in this order, as one chunk."""
         size = sum(slot.entry.nonzeros for slot in slots)
         of_values = sum(slot.entry.held_values(self._by_row) for slot in slots)
         space = self.buffers.take(4 * (size + of_values))[: 4 * (size + of_values)]
         indices, values = space[: 4 * size].view(np.uint32), space[4 * size :].view(np.float32)
-        most = max((slot.entry.stored_columns for slot in slots), default=0)
-        if most > len(self._room):
-            self._room = np.empty(most, np.uint8)
-        parts, start, first = [], 0, 0
-        for slot in slots:
-            stop = start + slot.entry.nonzeros
-            last = first + slot.entry.held_values(self._by_row)
-            held, their_values = indices[start:stop], values[first:last]
-            parts.append(slot.read(held, their_values, self._room, by_row=self._by_row))
-            start, first = stop, last
+        if (most := room_for(slots)) > len(self._room):
+            self._room = np.empty(most, np.uint32)
+        parts = read_blocks(slots, indices, values, self._room, by_row=self._by_row)
         return make_chunk(join_rows(parts, indices, values, by_row=self._by_row), ranges)
 
 

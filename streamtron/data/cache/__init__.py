@@ -1,1 +1,0 @@
-"""The flat copy of a shard that later readings use."""
