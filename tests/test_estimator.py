@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas
 import pyarrow as pa
@@ -26,7 +27,7 @@ from streamtron import StreamtronClassifier, StreamtronRegressor
 from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import up
-from streamtron.estimator.parameters import settings_of
+from streamtron.estimator.parameters import machine_of, settings_of
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.examples import slow_but
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -511,6 +512,11 @@ def test_a_loss_or_penalty_that_an_estimator_does_not_have_is_refused(kind, keyw
         kind(**keywords).fit([[0.0], [1.0]], [0, 1])
 
 
+@pytest.mark.parametrize("n_jobs", [None, 1, -1])
+def test_n_jobs_counts_threads_as_scikit_learn_does(n_jobs):
+    assert machine_of(n_jobs).thread_count == joblib.effective_n_jobs(n_jobs)
+
+
 @pytest.mark.parametrize(
     ("loss", "rows", "classes", "n_jobs"),
     [
@@ -588,7 +594,13 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
     several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
     hard = streamtron.fit(tmp_path / "b.svm", delta=0, stage="1")
-    for model, sentence in ((several, "a multilabel model"), (hard, "the hard margin")):
+    calibrated = streamtron.calibrate(streamtron.fit(tmp_path / "b.svm"), tmp_path / "b.svm")
+    assert StreamtronClassifier.from_model(calibrated.but(calibration=None)).n_features_in_ == 2
+    for model, sentence in (
+        (several, "a multilabel model"),
+        (hard, "the hard margin"),
+        (calibrated, "use model.to_sklearn"),
+    ):
         with pytest.raises(SettingsError, match=sentence):
             StreamtronClassifier.from_model(model)
     model = StreamtronClassifier.from_model(streamtron.fit(tmp_path / "b.svm", rho=0))

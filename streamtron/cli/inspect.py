@@ -74,12 +74,17 @@ _DECIDES = {
     "multilabel": "{n:,}, each chosen where its decision is above 0",
     "regression": "none: w·x + bias is the number predicted",
 }
+_PROBABLE = {
+    "two classes": "{1} where its probability is above ½, else {0}",
+    "multiclass": "{n:,}, of which the most probable one is chosen",
+    "multilabel": "{n:,}, each chosen where its probability is above ½",
+}
 
 
 def _model(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "format_version", "columns", "nonzero_weights", "bias")
     names = facts["classes"]
-    decides = _DECIDES[facts["classification"]]
+    decides = (_PROBABLE if facts["calibration"] else _DECIDES)[facts["classification"]]
     yield from aligned(
         [
             ("classes", decides.format(*map(label_text, names), n=len(names))),

@@ -9,7 +9,6 @@ same, and ends with 5 or 141 where it would have ended with 0.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import signal
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 
 import click
 
-from streamtron.cli.terminal import complain
+from streamtron.cli.terminal import SafeStream, complain
 from streamtron.core.errors import MachineError, StreamtronError
 from streamtron.core.signals import Signalled, signals
 
@@ -91,10 +90,11 @@ def streamtron() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     _open_standard_streams()
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115, which Python has not where it was closed
     if sys.stdout is sys.__stdout__:  # else it is captured in this process
-        sys.stdout = _SafeStream(1, sys.stdout)
+        sys.stdout = SafeStream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _SafeStream(2, sys.stderr)
+        sys.stderr = SafeStream(2, sys.stderr)
     code: int
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
@@ -115,46 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _open_standard_streams() -> None:
     """Open /dev/null in place of a closed stdin, stdout or stderr, whose number a file that is
-    opened later would get: messages would be written into it."""
+    opened later would get: messages would be written into it. In place of stdout it cannot be
+    written to, so that a command does not end well whose results go nowhere."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
-
-
-class _SafeStream(io.TextIOWrapper):
-    """Stdout or stderr as text, whose errors do not end the command: the first is kept in
-    ``error``, and later text is discarded. Bytes written to ``buffer`` raise errors as usual."""
-
-    def __init__(self, number: int, before: Any) -> None:
-        super().__init__(
-            open(number, "wb", closefd=False),  # noqa: SIM115, as open as the process
-            encoding=getattr(before, "encoding", None) or "utf-8",
-            errors="replace",  # a terminal without ρ shows ?
-            line_buffering=number == 2 or os.isatty(number),
-        )
-        self.error: OSError | None = None
-        self._name = {1: "stdout", 2: "stderr"}[number]
-
-    def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except OSError as error:
-            self._discard_from_now(error)
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError as error:
-            self._discard_from_now(error)
-
-    def _discard_from_now(self, error: OSError) -> None:
-        self.error = self.error or OSError(error.errno, error.strerror, self._name)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())  # for what is buffered, which Python writes when it ends
-        os.close(null)
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)  # the lowest free number
 
 
 def _run(arguments: list[str]) -> int:
@@ -197,6 +164,8 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
         kept = ", and the last state is kept" if error.run and not error.at_checkpoint else ""
         advice = f" Go on from {error.run} with --resume." if error.run else ""
         return f"stopped by {name}; nothing half-written is left{kept}.{advice}", 128 + error.number
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        return "stdout is closed, and nothing can be written to it.", MachineError.exit_code
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code

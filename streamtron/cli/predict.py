@@ -14,6 +14,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
+from streamtron.cli.terminal import complain, standard_output
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import scratch_directory
 from streamtron.core.text import unknown_text, with_types
@@ -66,7 +67,7 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
     "--top",
     type=options.whole_number(1),
     metavar="N",
-    help="Of many classes write the N with the highest decisions, and these.",
+    help="Of many classes write the N highest, and their decisions.",
 )
 @options.distributed_options
 def predict(
@@ -86,8 +87,7 @@ def predict(
     Labels in SHARDS are optional and ignored. MODEL is a streamtron or LIBLINEAR model.
 
     Of many classes: the label (with --multilabel all labels, separated by commas), then one
-    decision a class in the order of the classes; in Parquet the columns label or labels, and the
-    list decisions.
+    decision a class in the order of the classes, called "decision NAME" in .csv, .tsv and .parquet.
     """
     from streamtron.model.import_model import load_any
     from streamtron.runs.evaluate import columns_not_used
@@ -98,7 +98,7 @@ def predict(
     loaded = load_any(model)
     with _files(loaded, shards, format_) as paths, executor_of(**where) as executor:
         unused = columns_not_used(loaded, paths).get("columns_not_used", {})
-        to = sys.stdout.buffer if output == "-" else output
+        to = standard_output() if output == "-" else output
         written = write_predictions(
             loaded,
             paths,
@@ -116,7 +116,7 @@ def predict(
         beyond = f"; {unknown_text(written.out_of_range)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
     aside = f"; not used: {with_types(unused)}" if unused else ""
-    click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)
+    complain(f"{written.rows:,} rows{sure}{beyond}{aside}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from streamtron.cli.terminal import columns_of
+from streamtron.cli.terminal import SafeStream, columns_of
 from streamtron.core.events import (
     ChunkDone,
     Event,
@@ -75,7 +75,8 @@ def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
 
     status, lines, drawn = Status(forecast), lines_of(forecast), -math.inf
     width = partial(columns_of, sys.stderr)
-    console = Console(stderr=True, width=(width() or 80) - ECHO)
+    stream = SafeStream(2, sys.stderr, controls=True)
+    console = Console(file=stream, width=(width() or 80) - ECHO)
     text = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
     )

@@ -223,11 +223,16 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         SettingsError : a multilabel model, or one of numbers where classes are predicted, or the
-            other way round; a model of the hard margin.
+            other way round; a calibrated model; a model of the hard margin.
         """
         model = as_model(model)
         if model.kind not in cls._kinds:
             raise SettingsError(f"{cls.__name__} cannot be made of a {model.kind} model.")
+        if model.calibration is not None:
+            raise SettingsError(
+                f"{cls.__name__} predicts by decisions, and the model is calibrated: use "
+                "model.to_sklearn(), or leave out its probabilities by model.but(calibration=None)."
+            )
         fitted = cls(**parameters_of(model))
         fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
         if model.classes:

@@ -61,6 +61,26 @@ def test_a_fit_on_a_terminal_shows_whole_lines_and_leaves_no_bar(terminal, colum
     assert re.search(r"gap [\d.e-]+", " ".join(lines))
 
 
+def test_a_strangers_table_cannot_control_the_terminal(terminal, place):
+    """Its escape sequences and marks of direction are shown as text, wherever a command prints."""
+    rows = "".join(f"{k},\x1b]0;a\x07{k % 3},\x1b[5m{'ab'[k % 2]}\n" for k in range(60))
+    (place / "odd.csv").write_text("\u202eage,ci\x9bty,label\n" + rows, encoding="utf-8")
+    for words in (
+        "inspect odd.csv",
+        "fit odd.csv --columns auto --label label --model odd -v",
+        "predict odd odd.csv -o -",
+        "explain odd",
+        "explain odd odd.csv --row 1",
+        "evaluate odd odd.csv --worst 3",
+        "inspect odd",
+        "fit odd.csv --columns nonesuch:number --label label --model never",
+    ):
+        shown = terminal(120, *words.split())
+        shown.end()
+        assert not re.search(r"\x1b\]|\x1b\[5m|[\x07\x9b\u202e]", shown.raw), words
+        assert re.search(r"\\x1b|\\x9b|\\u202e", shown.raw), words
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("where", [(), pytest.param(("--workers", 2), marks=pytest.mark.slow)])
 def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(terminal, columns, where):
