@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import streamtron
 from streamtron import StreamtronClassifier, StreamtronRegressor
 from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import machine_of, settings_of
 from streamtron.model.linear_model import LinearModel
@@ -236,6 +236,7 @@ def test_every_kind_of_matrix_gives_the_same_bits():
     expected = StreamtronClassifier().fit(X, y)
     kinds: list[Any] = [
         X.astype(np.float32),
+        X.astype(">f8"),
         np.asfortranarray(X),
         X.tolist(),
         wide,
@@ -252,6 +253,20 @@ def test_every_kind_of_matrix_gives_the_same_bits():
             fitted.decision_function(kind), expected.decision_function(X), rtol=1e-5, atol=1e-6
         )
     assert twice.nnz == 2 * wide.nnz, "the matrix is as it was"
+    swapped = sparse.csr_array(X)
+    swapped.data = swapped.data.astype(">f8")
+    models = [streamtron.fit(kind, y) for kind in (X, X.astype(">f8"), swapped)]
+    assert models[0] == models[1] == models[2]
+
+
+@pytest.mark.parametrize(("classes", "needed"), [(2, "24.0 GB"), (3, "72.0 GB")])
+def test_columns_whose_weights_do_not_fit_in_memory_are_refused_at_once(
+    classes, needed, monkeypatch
+):
+    monkeypatch.setattr("streamtron.core.config.available_memory", lambda: 40 * 10**9)
+    X = sparse.csr_array((np.ones(4), [0, 5, 10**9 - 1, 7], np.arange(5)), shape=(4, 10**9))
+    with pytest.raises(MachineError, match=f"columns, .* take {needed}; the limit is 20.0 GB"):
+        StreamtronClassifier().fit(X, np.arange(4) % classes)
 
 
 def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):

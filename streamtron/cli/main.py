@@ -23,6 +23,7 @@ import click
 
 from streamtron.cli.terminal import SafeStream, complain
 from streamtron.core.errors import MachineError, StreamtronError
+from streamtron.core.limits import out_of_memory
 from streamtron.core.signals import Signalled, signals
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -169,9 +170,9 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # of a library
         smaller = ", or give a smaller --active-set" if command in ("fit", "sweep") else ""
-        return f"out of memory. Use a machine with more{smaller}.", MachineError.exit_code
+        return f"{out_of_memory()}{smaller}.", MachineError.exit_code
     what = f"an error that should not happen ({type(error).__name__}: {error})"
     return f"{what}. Run again with -v and report the traceback.", 1
 
