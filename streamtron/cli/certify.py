@@ -12,7 +12,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines, zero_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values
-from streamtron.core.config import PROBLEM, REGRESSION
+from streamtron.core.config import PLACES, PROBLEM, REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--bias-last", is_flag=True, help="The last number of a coefficient file is the bias."
 )
 @options.setting_options(*PROBLEM, default="the model's")
-@options.setting_options("index_base", *options.PLACES)
+@options.setting_options("index_base", *PLACES)
 @options.run_dir_option
 @options.reading_options
 @options.cluster_options
@@ -82,7 +82,7 @@ def certify(
 
     settings, machine = options.split(given)
     base = settings.pop("index_base", "auto")
-    places = {name: settings.pop(name) for name in options.PLACES if name in settings}
+    places = {name: settings.pop(name) for name in PLACES if name in settings}
     loaded: LinearModel | str = model
     if shards or bias_last or base != "auto" or places:
         numbers = settings.get("loss") in REGRESSION and (bias_last or base != "auto")

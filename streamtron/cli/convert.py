@@ -8,7 +8,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import say_written
-from streamtron.core.config import READING
+from streamtron.core.config import PLACES
 
 
 @options.command()
@@ -42,7 +42,7 @@ from streamtron.core.config import READING
     "report; reads once more.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
-@options.setting_options(*READING[:-7])
+@options.setting_options("index_base", "multiclass", "multilabel", *PLACES)
 def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
     """Write SHARDS in another format or with other shard sizes."""
     from streamtron.runs.convert import convert as convert_shards

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import MACHINE, READING, SETTINGS, WORDS, Machine, Settings
+from streamtron.core.config import MACHINE, PAPER, READING, SETTINGS, WORDS, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import KINDS
 from streamtron.core.text import short
@@ -41,24 +41,9 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{short(value)}: expected {self.expected}.", param, ctx)
 
 
-METAVARS = {
-    "whole": "integer",
-    "duration": "time",
-    "stage": "text",
-    "name": "text",
-    "columns": "text",
-    "words": "text",
-    "rows": "integer",
-    "transformer": "path",
-    "input": "path",
-    "output": "path",
-}
-"""Kind → what help calls its values, if not so."""
-
-
 def of_kind(kind: str) -> Parsed:
     """Return the click type of a kind of setting."""
-    return Parsed(METAVARS.get(kind, kind), KINDS[kind].parse, KINDS[kind].words)
+    return Parsed(KINDS[kind].shown, KINDS[kind].parse, KINDS[kind].words)
 
 
 def whole_number(least: int = 0) -> Parsed:
@@ -69,10 +54,13 @@ def whole_number(least: int = 0) -> Parsed:
             raise ValueError
         return int(number)
 
-    return Parsed(METAVARS["whole"], read, f"{KINDS['whole'].words}, at least {least}")
+    return Parsed(KINDS["whole"].shown, read, f"{KINDS['whole'].words}, at least {least}")
 
 
 SIZE = of_kind("size")
+
+WIDE = 22
+"""Columns of help before its words."""
 
 LISTS = {
     "loss": "Losses, as in squared_hinge,log_loss [squared_hinge].",
@@ -82,9 +70,6 @@ LISTS = {
     "l1_ratio": "With --penalty elasticnet the parts that are ‖w‖₁, as in 0.1,0.5,0.9 [0.5].",
 }
 """Settings of which a sweep takes several values → their help."""
-
-PLACES = READING[3:-7]
-"""Settings that say where things are in a shard."""
 
 
 def option_name(setting: str) -> str:
@@ -120,10 +105,11 @@ def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], 
     if kind == "flag":
         flag = f"{flag}/--no-{flag[2:]}"
         return click.option(flag, name, type=bool, default=None, help=words)
-    choices = not isinstance(kind, str)
-    return click.option(
-        flag, name, type=click.Choice([*map(str, kind)]) if choices else of_kind(kind), help=words
-    )
+    if isinstance(kind, str):
+        return click.option(flag, name, type=of_kind(kind), help=words)
+    choices = [*map(str, kind)]
+    metavar = "NAME" if len(f"{flag} [{'|'.join(choices)}]") > WIDE else None
+    return click.option(flag, name, type=click.Choice(choices), metavar=metavar, help=words)
 
 
 candidate_options = _together(
@@ -163,15 +149,14 @@ cluster_options = _together(
         "--workers",
         type=whole_number(1),
         metavar="N",
-        help="Distribute the work over N processes of this machine, one thread each, to "
-        "which no other user has access [this process alone].",
+        help="Spread the work over N processes of this machine, one thread each, to which no "
+        "other user has access.",
     ),
     click.option(
         "--scheduler",
-        metavar="ADDRESS_OR_FILE",
-        help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
-        "or its scheduler file. They must have access to the same files; the scheduler "
-        "can run code as you.",
+        metavar="ADDRESS",
+        help="Spread it over the workers of a Dask scheduler, tcp://HOST:PORT or its file. They "
+        "need the same files; it can run code as you.",
     ),
 )
 """Options that say where the work is done, which never change what is computed."""
@@ -185,10 +170,13 @@ report_option = click.option(
 log_option = click.option(
     "--log",
     type=click.Path(dir_okay=False),
-    help="File to which every event is appended, one line of JSON each.",
+    help="File that gets every event as a line of JSON.",
 )
 config_option = click.option(
-    "--config", type=Read(), help="TOML file of settings; options given here win."
+    "--config",
+    metavar="FILE.toml",
+    type=Read(),
+    help="Settings as TOML; options given here win.",
 )
 shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
 names_option = click.option(
@@ -207,9 +195,9 @@ change_options = _together(
 calibration_option = click.option(
     "--calibration",
     default="sigmoid",
-    show_default=True,
     type=click.Choice(["sigmoid", "isotonic"]),
-    help="Platt's sigmoid, or isotonic regression, which needs thousands of rows.",
+    metavar="NAME",
+    help="sigmoid, or isotonic for thousands of rows [sigmoid].",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -225,7 +213,7 @@ _verbose_option = click.option(
     expose_value=False,
     callback=_remember_verbose,
     is_eager=True,
-    help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
+    help="Print each reading, and more in a summary.",
 )
 
 
@@ -243,25 +231,24 @@ class Grouped(click.Command):
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) and record[1]:
                 titles = (title for title, names in _GROUPS.items() if parameter.name in names)
-                groups[next(titles, "Common options")].append(record)
+                option, words = record
+                groups[next(titles, COMMON)].append((option.split(" / ")[0], words))
         for title, records in groups.items():
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl(records, col_max=WIDE, col_spacing=2)
 
 
-_GROUPS = {
-    "Common options": ("C", "loss", "tol", "class_weight", "multiclass", "multilabel"),
-    "Data options; tables are Parquet, Arrow, CSV and JSON lines": (*READING, "held_out"),
-    "Machine options, which never change the model": (
+COMMON = "Common options"
+_GROUPS: dict[str, Collection[str]] = {
+    COMMON: (),
+    "Data; tables are Parquet, Arrow, CSV and JSON lines": (*READING[3:], "index_base", "held_out"),
+    "Machine, which never changes the model": (
         *MACHINE,
-        "workers",
-        "scheduler",
-        "log",
-        "witness",
+        *("workers", "scheduler", "log", "metrics", "witness"),
     ),
-    "Research options": tuple(SETTINGS),
+    "The paper's procedure": PAPER,
 }
-"""Title → the names of its options, the first that has a name; all others are common."""
+"""Title → the names of its options; all others are common. A flag is also --no-flag."""
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:

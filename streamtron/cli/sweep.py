@@ -15,40 +15,38 @@ from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_
 Rows = Sequence[Mapping[str, Any]]
 
 
-@options.command()
+@options.command(options.Grouped)
 @options.shards_argument
 @click.option(
     "--valid",
     multiple=True,
     type=options.Read(),
     metavar="SHARDS|20%",
-    help="Shards to measure on, or a share of the rows that is held out; shards can be "
-    "repeated [folds of SHARDS].",
+    help="Rows to measure on; can be repeated [folds].",
 )
 @click.option(
     "--folds",
     type=options.whole_number(),
-    help="Number of cross-validation folds if there is no --valid [5].",
+    help="Folds of SHARDS if there is no --valid [5].",
 )
 @click.option(
     "--random",
     type=options.whole_number(),
-    help="Number of candidates to draw at random [all combinations].",
+    help="Candidates to draw at random [all combinations].",
 )
 @click.option(
     "--two-stage",
     is_flag=True,
-    help="Fit all candidates through the first of --stage, and through the next only "
-    "those that may still be the most accurate.",
+    help="Fit all through the first of --stage, and through the next only those that may "
+    "still be the most accurate.",
 )
 @click.option(
     "--metric",
     metavar="NAME",
     type=click.Choice(ALL_METRICS),
-    help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
-    "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
-    "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
-    "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae.",
+    help="What chooses the best: accuracy, precision, recall, f1, roc_auc, average_precision; of "
+    "many classes accuracy, micro_ precision, recall, f1, and macro_ all six but accuracy; of "
+    "numbers r2, rmse, mae [accuracy; r2]. Of equals the smaller C wins.",
 )
 @click.option(
     "--table",
