@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
+from streamtron.cli.metrics import check_metrics
 from streamtron.core.config import MACHINE, PAPER, READING, SETTINGS, WORDS, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import KINDS
@@ -137,13 +139,6 @@ reading_options = _together(
 
 run_dir_option = setting_options("run_dir")
 
-run_options = _together(
-    run_dir_option,
-    click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
-    click.option("--overwrite", is_flag=True, help="Replace an existing run."),
-)
-"""Options of the run directory."""
-
 cluster_options = _together(
     click.option(
         "--workers",
@@ -172,6 +167,22 @@ log_option = click.option(
     type=click.Path(dir_okay=False),
     help="File that gets every event as a line of JSON.",
 )
+
+
+def _remember_metrics(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        check_metrics(path)
+        context.meta["metrics"] = os.path.abspath(path)
+
+
+metrics_option = click.option(
+    "--metrics",
+    type=Written(dir_okay=False),
+    expose_value=False,
+    callback=_remember_metrics,
+    is_eager=True,
+    help="File for metrics, in Prometheus' text format.",
+)
 config_option = click.option(
     "--config",
     metavar="FILE.toml",
@@ -187,8 +198,16 @@ names_option = click.option(
     "of the shards of the model's run].",
 )
 
+run_options = _together(
+    run_dir_option,
+    click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
+    click.option("--overwrite", is_flag=True, help="Replace an existing run."),
+    metrics_option,
+)
+"""Options of the run directory."""
+
 change_options = _together(
-    report_option, log_option, run_dir_option, machine_options, cluster_options
+    report_option, log_option, metrics_option, run_dir_option, machine_options, cluster_options
 )
 """Options of the commands that change a run."""
 

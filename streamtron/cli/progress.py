@@ -127,6 +127,9 @@ def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:
         elif isinstance(event, ChunkDone) and time.monotonic() > spoke + SILENCE:
             spoke = time.monotonic()
             yield f"{_clock()} reading {event.reading + 1}: {event.rows:,} rows"
+        elif isinstance(event, RoundDone) and time.monotonic() > spoke + SILENCE:
+            spoke = time.monotonic()
+            yield f"{_clock()} {round_words(event)}"
         elif isinstance(event, ReadingDone):
             yield f"{_clock()} {reading_words(event, forecast.end(), several=several)}"
         elif isinstance(event, StageDone):
@@ -144,6 +147,13 @@ def _clock(at: float | None = None) -> str:
     at = time_of_day if at is None else at
     is_near = at < time_of_day + 86400
     return time.strftime("%H:%M:%S" if is_near else "%d %b %H:%M", time.localtime(at))
+
+
+def round_words(event: RoundDone) -> str:
+    """Return how far the rounds of parts are. A gap marked ~ is an estimate, not proven."""
+    estimate = event.gap_estimate
+    known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
+    return f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
 
 
 def trial_words(event: TrialDone) -> str:
@@ -204,9 +214,7 @@ class Status:
             self._action, self._speed = f"reading {event.reading + 1}: solving", ""
             self.total = None
         elif isinstance(event, RoundDone):
-            estimate = event.gap_estimate
-            known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
-            self._speed = f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
+            self._speed = round_words(event)
         elif isinstance(event, ReadingDone) and event.certificate is not None:
             self._gap = f"gap {up(event.certificate.relative_duality_gap, 3)}"
         elif isinstance(event, TrialsStarted):

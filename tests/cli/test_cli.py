@@ -154,15 +154,13 @@ def test_a_refusal_is_one_sentence_with_its_reason_and_an_exit_code(words, code,
     assert not (wrong / "x").exists()
 
 
-def test_a_traceback_is_shown_only_with_v(run, tmp_path):
+def test_a_traceback_is_shown_with_v_alone_and_of_a_defect_alone(run, tmp_path, monkeypatch):
     (tmp_path / "bad").write_text("1 1:nan\n")
-    plain, verbose = (
-        run("fit", tmp_path / "bad", "--model", tmp_path / "m", *more) for more in ([], ["-v"])
-    )
-    assert "Traceback" not in plain.stderr
-    assert "Traceback" in verbose.stderr
-    assert plain.stderr.splitlines()[-1] == verbose.stderr.splitlines()[-1]
-    assert plain.returncode == verbose.returncode == 3
+    words = ("inspect", tmp_path / "bad")
+    one_sentence(run(*words, "-v"), 3, "line 1")
+    monkeypatch.setattr("streamtron.runs.inspect.inspect", lambda *_: 1 / 0)
+    one_sentence(run(*words), 1, "should not happen (ZeroDivisionError: ", "Run again with -v")
+    assert "Traceback" in run(*words, "-v").stderr
 
 
 @pytest.fixture
