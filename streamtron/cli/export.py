@@ -22,15 +22,11 @@ from streamtron.cli.terminal import complain
     "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
     "by column and name.",
 )
-@click.option(
-    "-o", "--output", required=True, type=options.Written(dir_okay=False), help="File to write."
-)
-@click.option(
+@options.written("-o", "--output", help="File to write.", required=True)
+@options.several(
     "--check",
-    multiple=True,
-    type=options.Read(),
-    help="Shards on whose first rows an ONNX graph of raw columns is run at once; can be repeated "
-    "[those of the model's run].",
+    help="Shards on whose first rows an ONNX graph of raw columns is run at once [those of the "
+    "model's run].",
 )
 def export(model: str, format_: Any, output: str, check: tuple[str, ...]) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.

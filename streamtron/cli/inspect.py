@@ -35,11 +35,9 @@ from streamtron.core.text import (
 
 @options.command()
 @click.argument("paths", nargs=-1, required=True, type=options.Read())
-@click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
-@click.option(
+@options.flag("--plan", help="Show only the memory that a fit of shards would need.")
+@options.written(
     "--write-columns",
-    type=options.Written(dir_okay=False),
-    metavar="FILE.toml",
     help="Write what the columns of a table would become, for fit --columns FILE.toml.",
 )
 @options.setting_options("active_set", "loss", *READING)

@@ -59,6 +59,27 @@ def whole_number(least: int = 0) -> Parsed:
     return Parsed(KINDS["whole"].shown, read, f"{KINDS['whole'].words}, at least {least}")
 
 
+def written(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
+    """Return an option of a file to write."""
+    return click.option(*names, type=Written(dir_okay=False), help=help, **how)
+
+
+def flag(*names: str, help: str) -> Callable[[Command], Command]:
+    """Return an option without a value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
+def several(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
+    """Return an option of files to read that can be repeated."""
+    words = f"{help} Can be repeated." if help.endswith(".") else help
+    return click.option(*names, multiple=True, type=Read(), help=words, **how)
+
+
+def number(*names: str, help: str, least: int = 1, **how: Any) -> Callable[[Command], Command]:
+    """Return an option of a whole number."""
+    return click.option(*names, type=whole_number(least), help=help, **how)
+
+
 SIZE = of_kind("size")
 
 WIDE = 22
@@ -140,10 +161,8 @@ reading_options = _together(
 run_dir_option = setting_options("run_dir")
 
 cluster_options = _together(
-    click.option(
+    number(
         "--workers",
-        type=whole_number(1),
-        metavar="N",
         help="Spread the work over N processes of this machine, one thread each, to which no "
         "other user has access.",
     ),
@@ -159,9 +178,7 @@ cluster_options = _together(
 distributed_options = _together(_workers_memory, cluster_options)
 """The same with ``--memory``, for commands that limit only their workers."""
 
-report_option = click.option(
-    "--report", type=Written(dir_okay=False), help="File for a JSON report."
-)
+report_option = written("--report", help="File for a JSON report.")
 log_option = click.option(
     "--log",
     type=click.Path(dir_okay=False),
@@ -190,18 +207,16 @@ config_option = click.option(
     help="Settings as TOML; options given here win.",
 )
 shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
-names_option = click.option(
+names_option = several(
     "--names",
-    multiple=True,
-    type=Read(),
-    help="Directory in which convert --keep-names kept the names of columns; can be repeated [that "
-    "of the shards of the model's run].",
+    help="Directory in which convert --keep-names kept the names of columns [that of the shards of "
+    "the model's run].",
 )
 
 run_options = _together(
     run_dir_option,
-    click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
-    click.option("--overwrite", is_flag=True, help="Replace an existing run."),
+    flag("--resume", help="Go on with an existing run, if there is one."),
+    flag("--overwrite", help="Replace an existing run."),
     metrics_option,
 )
 """Options of the run directory."""
@@ -218,7 +233,7 @@ calibration_option = click.option(
     metavar="NAME",
     help="sigmoid, or isotonic for thousands of rows [sigmoid].",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = flag("--json", "as_json", help="Print JSON.")
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
