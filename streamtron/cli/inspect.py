@@ -66,33 +66,26 @@ def inspect(
 
 _PROBABILITIES = "none, it is not calibrated", "those of the logistic loss"
 _BOUNDS = (*BOUNDS, "rows_scanned")
+_BY_DECISION = {"by": "decision", "least": "0"}
 _DECIDES = {
-    "two classes": "{1} where the decision is above 0, else {0}",
-    "multiclass": "{n:,}, of which the one whose decision is highest is chosen",
-    "multilabel": "{n:,}, each chosen where its decision is above 0",
+    "two classes": "{1} where its {by} is above {least}, else {0}",
+    "multiclass": "{n:,}, of which the one whose {by} is highest is chosen",
+    "multilabel": "{n:,}, each chosen where its {by} is above {least}",
     "regression": "none: w·x + bias is the number predicted",
-}
-_PROBABLE = {
-    "two classes": "{1} where its probability is above ½, else {0}",
-    "multiclass": "{n:,}, of which the most probable one is chosen",
-    "multilabel": "{n:,}, each chosen where its probability is above ½",
 }
 
 
 def _model(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "format_version", "columns", "nonzero_weights", "bias")
     names = facts["classes"]
-    decides = (_PROBABLE if facts["calibration"] else _DECIDES)[facts["classification"]]
-    yield from aligned(
-        [
-            ("classes", decides.format(*map(label_text, names), n=len(names))),
-            *(
-                [("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]])]
-                if names
-                else []
-            ),
-        ]
+    chosen = {"by": "probability", "least": "½"} if facts["calibration"] else _BY_DECISION
+    decides = _DECIDES[facts["classification"]].format(
+        *map(label_text, names), n=len(names), **chosen
     )
+    yield from aligned([("classes", decides)])
+    if names:
+        shown = facts["calibration"] or _PROBABILITIES[facts["probabilities"]]
+        yield from aligned([("probabilities", shown)])
     yield ""
     learners, certificate = facts.get("learners"), facts["certificate"]
     if _complete(certificate, *(_BOUNDS[2:] if learners else _BOUNDS)):
