@@ -10,17 +10,6 @@ from typing import Any
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import is_stream, reading_from, write_atomically
 
-GAUGES = {
-    "exit_status": "Exit code of the command; 0 is a certified model.",
-    "end_time_seconds": "When the command ended, in seconds since 1970.",
-    "rows": "Rows that the model is fitted on.",
-    "readings": "Times that the data were read from disk.",
-    "relative_duality_gap": "Proven: how far from the best possible training objective, at most.",
-    "tolerance": "The relative duality gap that was asked for.",
-    "phase_seconds": "Seconds of a phase of the command.",
-}
-"""Name of a gauge, after ``streamtron_`` → its words."""
-
 
 def check_metrics(path: str) -> None:
     """Refuse a file that holds something else than metrics."""
@@ -28,7 +17,7 @@ def check_metrics(path: str) -> None:
         return
     with reading_from(path), open(path, "rb") as file:
         first = file.readline(1 << 10)
-    if first and not first.startswith(b"# HELP streamtron_"):
+    if first and not first.startswith(b"# TYPE streamtron_"):
         raise SettingsError(f"{path}: not metrics of streamtron, so it is kept. Name another file.")
 
 
@@ -48,14 +37,9 @@ def _lines(command: str, code: int, report: Mapping[str, Any] | None) -> Iterato
         values["relative_duality_gap"] = report["certificate"]["relative_duality_gap"]
         values["tolerance"] = report["settings"]["tol"]
     for name, value in values.items():
-        yield from _head(name)
+        yield f"# TYPE streamtron_{name} gauge"
         yield f'streamtron_{name}{{command="{command}"}} {value!r}'
     if report is not None:
-        yield from _head("phase_seconds")
+        yield "# TYPE streamtron_phase_seconds gauge"
         for phase, seconds in report["phases"].items():
             yield f'streamtron_phase_seconds{{command="{command}",phase="{phase}"}} {seconds!r}'
-
-
-def _head(name: str) -> Iterator[str]:
-    yield f"# HELP streamtron_{name} {GAUGES[name]}"
-    yield f"# TYPE streamtron_{name} gauge"

@@ -80,8 +80,6 @@ def number(*names: str, help: str, least: int = 1, **how: Any) -> Callable[[Comm
     return click.option(*names, type=whole_number(least), help=help, **how)
 
 
-SIZE = of_kind("size")
-
 WIDE = 22
 """Columns of help before its words."""
 
@@ -147,7 +145,9 @@ candidate_options = _together(
 """Options of all settings, where those of ``LISTS`` take lists."""
 
 _workers_memory = click.option(
-    "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."
+    "--memory",
+    type=of_kind("size"),
+    help="Memory that --workers may use together [half of the machine's].",
 )
 
 machine_options = setting_options("threads", "memory", "cache_dir")

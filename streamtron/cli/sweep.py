@@ -60,8 +60,7 @@ def sweep(
     """
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)
-    names_of_how = ("metric", "folds", "random", "two_stage", "overwrite")
-    how: Any = {name: given[name] for name in names_of_how}
+    how: Any = {k: given[k] for k in ("metric", "folds", "random", "two_stage", "overwrite")}
     files: Any = {"model": model, "report": given["report"], "witness": given["witness"]}
     from streamtron.cli.progress import progress
     from streamtron.sweeps.sweep import sweep as run_sweep

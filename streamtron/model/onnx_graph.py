@@ -55,13 +55,9 @@ _GRAPHS = {
 """Kind of model → outputs, and how the prediction follows from the scores, in ONNX's text syntax;
 the numbers of its types: 7 is int64, 11 is double."""
 
-_MOST_PROBABLE = "code = ArgMax<axis=1, keepdims=0>(probabilities) label = Gather(classes, code)"
-_CALIBRATED = {
-    "two classes": _MOST_PROBABLE,
-    "multiclass": _MOST_PROBABLE,
-    "multilabel": "labels = Greater(probabilities, half)",
-}
-"""Kind of model → how the prediction of a calibrated model follows from the probabilities."""
+_PROBABLE = "code = ArgMax<axis=1, keepdims=0>(probabilities) label = Gather(classes, code)"
+_PROBABLE_LABELS = "labels = Greater(probabilities, half)"
+"""How the prediction of a calibrated model follows from the probabilities."""
 
 _SUMS = {
     "two classes": "other = Sub(one, each) probabilities = Concat<axis=1>(other, each)",
@@ -106,8 +102,9 @@ def _graph(model: LinearModel) -> Any:
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
         extra_nodes, extra_constants = make(directions)
         shares = f"column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
-        predicted = nodes if model.calibration is None else _CALIBRATED[model.kind]
-        nodes = f"{shares} {predicted}"
+        if model.calibration is not None:
+            nodes = _PROBABLE_LABELS if model.kind == "multilabel" else _PROBABLE
+        nodes = f"{shares} {nodes}"
         constants |= {
             "shape": np.array([-1, len(directions)]),
             **extra_constants,
