@@ -3,6 +3,7 @@ and when it will end, about."""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -10,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 from streamtron.cli.terminal import SafeStream, columns_of
 from streamtron.core.events import (
@@ -67,11 +69,15 @@ def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Liste
 @contextmanager
 def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
     """Give a listener that draws the bar on stderr, with lines above it, and erase it in the end:
-    those of ``lines_of`` with ``verbose``, else of the candidates of a sweep alone."""
+    warnings; and those of ``lines_of`` with ``verbose``, else of the candidates of a sweep alone.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
     from rich.text import Text
+
+    def say_above(line: str) -> None:
+        console.print(Text(visible(line)))
 
     status, lines, drawn = Status(forecast), lines_of(forecast), -math.inf
     width = partial(columns_of, sys.stderr)
@@ -81,24 +87,20 @@ def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
     )
     columns = [BarColumn(20), text] if console.width + ECHO >= BAR else [text]
-    with Progress(
-        *columns,
-        console=console,
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ) as drawing:
+    warnings = logging.Handler(logging.WARNING)
+    warnings.emit = lambda record: say_above(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("streamtron")
+    how: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
+    with Progress(*columns, console=console, transient=True, **how) as drawing:
         task = drawing.add_task("starting", total=None)
 
         def listen(event: Event) -> None:
             nonlocal drawn
             status.observe(event)
             for line in lines(event) if verbose or isinstance(event, TrialDone) else ():
-                console.print(Text(visible(line)))
-            if isinstance(event, ShardsPrepared | ChunkDone | RoundDone) and (
-                time.monotonic() < drawn + FRAME
-            ):
+                say_above(line)
+            is_one_of_many = isinstance(event, ShardsPrepared | ChunkDone | RoundDone)
+            if is_one_of_many and time.monotonic() < drawn + FRAME:
                 return
             drawn, console.width = time.monotonic(), (width() or 80) - ECHO
             drawing.update(
@@ -109,7 +111,11 @@ def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
                 refresh=True,
             )
 
-        yield listen
+        logger.addHandler(warnings)
+        try:
+            yield listen
+        finally:
+            logger.removeHandler(warnings)
 
 
 def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:

@@ -81,6 +81,16 @@ def test_a_strangers_table_cannot_control_the_terminal(terminal, place):
         assert re.search(r"\\x1b|\\x9b|\\u202e", shown.raw), words
 
 
+def test_a_warning_stands_above_the_bar_on_a_line_of_its_own(terminal, place):
+    (place / "holed").mkdir()
+    for name, rows in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:x\n")):
+        (place / "holed" / f"{name}.svm").write_text(rows)
+    shown = terminal(120, "fit", "holed", "--model", "mh", "--on-bad-shard", "skip")
+    assert shown.end() == 0
+    assert shown.screen.lines[0].startswith("b.svm, line 1: ")
+    assert not [line for line in shown.screen.lines if "━" in line or "preparing" in line]
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("where", [(), pytest.param(("--workers", 2), marks=pytest.mark.slow)])
 def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(terminal, columns, where):
