@@ -71,8 +71,7 @@ def flag(*names: str, help: str) -> Callable[[Command], Command]:
 
 def several(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
     """Return an option of files to read that can be repeated."""
-    words = f"{help} Can be repeated." if help.endswith(".") else help
-    return click.option(*names, multiple=True, type=Read(), help=words, **how)
+    return click.option(*names, multiple=True, type=Read(), help=f"{help} Can be repeated.", **how)
 
 
 def number(*names: str, help: str, least: int = 1, **how: Any) -> Callable[[Command], Command]:
@@ -117,20 +116,20 @@ def setting_options(*names: str, default: str | None = None) -> Callable[[Comman
 
 
 def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
-    entry, words, flag = (SETTINGS | MACHINE)[name], WORDS[name], option_name(name)
+    entry, words, option = (SETTINGS | MACHINE)[name], WORDS[name], option_name(name)
     kind, default = entry.metadata["kind"], entry.default
     if shown is not None:
         words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
     elif name in SETTINGS and default is not None and not isinstance(default, bool):
         words = f"{words} [{default}]"
     if kind == "flag":
-        flag = f"{flag}/--no-{flag[2:]}"
-        return click.option(flag, name, type=bool, default=None, help=words)
+        both = f"{option}/--no-{option[2:]}"
+        return click.option(both, name, type=bool, default=None, help=words)
     if isinstance(kind, str):
-        return click.option(flag, name, type=of_kind(kind), help=words)
+        return click.option(option, name, type=of_kind(kind), help=words)
     choices = [*map(str, kind)]
-    metavar = "NAME" if len(f"{flag} [{'|'.join(choices)}]") > WIDE else None
-    return click.option(flag, name, type=click.Choice(choices), metavar=metavar, help=words)
+    metavar = "NAME" if len(f"{option} [{'|'.join(choices)}]") > WIDE else None
+    return click.option(option, name, type=click.Choice(choices), metavar=metavar, help=words)
 
 
 candidate_options = _together(

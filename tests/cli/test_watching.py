@@ -140,17 +140,6 @@ def test_in_a_pipe_v_prints_plain_lines_each_with_a_time(place):
     assert re.search(r", gap [\d.e-]+$", readings[-1])
 
 
-def test_lines_of_several_problems_name_them(run):
-    done = run("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "-v")
-    readings = [line for line in done.stderr.splitlines() if "active rows" in line]
-    assert {line[9:].partition(": reading")[0] for line in readings} == {
-        "C 0.1, rho 1",
-        "C 1, rho 1",
-    }
-    ended = [line for line in done.stderr.splitlines() if "stage ascent ended" in line]
-    assert [line[9:].partition(": stage")[0] for line in ended] == ["C 0.1, rho 1", "C 1, rho 1"]
-
-
 class Clock:
     """Seconds that are set by hand."""
 
@@ -301,16 +290,19 @@ def test_update_forget_and_certify_append_to_a_log(run, place):
     assert proof["readings"] == 1.0, "rows in memory are scanned there"
 
 
-def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run, place):
-    words = ("--valid", "held-out", "--C", "0.1,1", "--log", "sweep.jsonl")
-    assert run("sweep", "train", *words).returncode == 0
-    lines = _log(place / "sweep.jsonl")
+def test_a_sweep_names_every_candidate_in_its_log_and_its_lines(run, place):
+    words = ("--valid", "held-out", "--C", "0.1,1", "--log", "sweep.jsonl", "-v")
+    told = succeeded(run("sweep", "train", *words)).stderr.splitlines()
+    lines, candidates = _log(place / "sweep.jsonl"), ["C 0.1, rho 1", "C 1, rho 1"]
     started = [line for line in lines if line["event"] == "trials_started"]
     trials = [line for line in lines if line["event"] == "trial_done"]
     assert sum(line["trials"] for line in started) == len(trials)
     assert [line["later"] for line in started] == [None] * (len(started) - 1) + [0]
-    assert {line["candidate"] for line in trials} == {"C 0.1, rho 1", "C 1, rho 1"}
+    assert {line["candidate"] for line in trials} == {*candidates}
     assert all(0.5 < line["metrics"]["accuracy"] <= 1.0 for line in trials)
+    readings = {line[9:].partition(": reading")[0] for line in told if "active rows" in line}
+    ended = [line[9:].partition(": stage")[0] for line in told if "stage ascent ended" in line]
+    assert (readings, ended) == ({*candidates}, candidates)
 
 
 def _gauges(path: Path) -> dict[str, float]:
