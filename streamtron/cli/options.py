@@ -123,8 +123,8 @@ def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], 
     elif name in SETTINGS and default is not None and not isinstance(default, bool):
         words = f"{words} [{default}]"
     if kind == "flag":
-        both = f"{option}/--no-{option[2:]}"
-        return click.option(both, name, type=bool, default=None, help=words)
+        pair = f"{option}/--no-{option[2:]}"
+        return click.option(pair, name, type=bool, default=None, help=words)
     if isinstance(kind, str):
         return click.option(option, name, type=of_kind(kind), help=words)
     choices = [*map(str, kind)]
