@@ -29,7 +29,9 @@ LOSSES = ("squared_hinge", "log_loss", "hinge")
 def contenders(C: float) -> dict[str, Callable[[], Any]]:
     """Name → what makes a classifier."""
     ours = {
-        f"StreamtronClassifier, {loss}": lambda loss=loss: StreamtronClassifier(C=C, loss=loss)
+        f"StreamtronClassifier, {loss}": lambda loss=loss: StreamtronClassifier(
+            C=C, loss=loss, n_jobs=-1
+        )
         for loss in LOSSES
     }
     return ours | {

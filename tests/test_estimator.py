@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas
 import pyarrow as pa
@@ -24,9 +25,9 @@ from sklearn.utils.estimator_checks import check_estimator
 import streamtron
 from streamtron import StreamtronClassifier, StreamtronRegressor
 from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.text import up
-from streamtron.estimator.parameters import settings_of
+from streamtron.estimator.parameters import machine_of, settings_of
 from streamtron.model.linear_model import LinearModel
 from tests.helpers.examples import slow_but
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -235,6 +236,7 @@ def test_every_kind_of_matrix_gives_the_same_bits():
     expected = StreamtronClassifier().fit(X, y)
     kinds: list[Any] = [
         X.astype(np.float32),
+        X.astype(">f8"),
         np.asfortranarray(X),
         X.tolist(),
         wide,
@@ -251,6 +253,20 @@ def test_every_kind_of_matrix_gives_the_same_bits():
             fitted.decision_function(kind), expected.decision_function(X), rtol=1e-5, atol=1e-6
         )
     assert twice.nnz == 2 * wide.nnz, "the matrix is as it was"
+    swapped = sparse.csr_array(X)
+    swapped.data = swapped.data.astype(">f8")
+    models = [streamtron.fit(kind, y) for kind in (X, X.astype(">f8"), swapped)]
+    assert models[0] == models[1] == models[2]
+
+
+@pytest.mark.parametrize(("classes", "needed"), [(2, "24.0 GB"), (3, "72.0 GB")])
+def test_columns_whose_weights_do_not_fit_in_memory_are_refused_at_once(
+    classes, needed, monkeypatch
+):
+    monkeypatch.setattr("streamtron.core.config.available_memory", lambda: 40 * 10**9)
+    X = sparse.csr_array((np.ones(4), [0, 5, 10**9 - 1, 7], np.arange(5)), shape=(4, 10**9))
+    with pytest.raises(MachineError, match=f"columns, .* take {needed}; the limit is 20.0 GB"):
+        StreamtronClassifier().fit(X, np.arange(4) % classes)
 
 
 def test_the_columns_of_shards_have_their_names_in_a_data_frame_too(tmp_path):
@@ -511,6 +527,11 @@ def test_a_loss_or_penalty_that_an_estimator_does_not_have_is_refused(kind, keyw
         kind(**keywords).fit([[0.0], [1.0]], [0, 1])
 
 
+@pytest.mark.parametrize("n_jobs", [None, 1, -1])
+def test_n_jobs_counts_threads_as_scikit_learn_does(n_jobs):
+    assert machine_of(n_jobs).thread_count == joblib.effective_n_jobs(n_jobs)
+
+
 @pytest.mark.parametrize(
     ("loss", "rows", "classes", "n_jobs"),
     [
@@ -588,7 +609,13 @@ def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learn
     (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
     several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
     hard = streamtron.fit(tmp_path / "b.svm", delta=0, stage="1")
-    for model, sentence in ((several, "a multilabel model"), (hard, "the hard margin")):
+    calibrated = streamtron.calibrate(streamtron.fit(tmp_path / "b.svm"), tmp_path / "b.svm")
+    assert StreamtronClassifier.from_model(calibrated.but(calibration=None)).n_features_in_ == 2
+    for model, sentence in (
+        (several, "a multilabel model"),
+        (hard, "the hard margin"),
+        (calibrated, "use model.to_sklearn"),
+    ):
         with pytest.raises(SettingsError, match=sentence):
             StreamtronClassifier.from_model(model)
     model = StreamtronClassifier.from_model(streamtron.fit(tmp_path / "b.svm", rho=0))

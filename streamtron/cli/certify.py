@@ -12,7 +12,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines, zero_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values
-from streamtron.core.config import PROBLEM, REGRESSION
+from streamtron.core.config import PLACES, PROBLEM, REGRESSION
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
 if TYPE_CHECKING:
@@ -27,21 +27,16 @@ if TYPE_CHECKING:
     type=options.Read(),
     help="Witness that fit --witness wrote; one reading is enough then.",
 )
-@click.option(
-    "--accept-exclusions", is_flag=True, help="Accept a --witness that leaves out forgotten rows."
-)
-@click.option(
+@options.flag("--accept-exclusions", help="Accept a --witness that leaves out forgotten rows.")
+@options.number(
     "--readings",
-    type=options.whole_number(0),
+    help="Without a witness: readings after the first, at most [4].",
+    least=0,
     default=4,
-    show_default=True,
-    help="Without a witness: readings after the first, at most.",
 )
-@click.option(
-    "--bias-last", is_flag=True, help="The last number of a coefficient file is the bias."
-)
+@options.flag("--bias-last", help="The last number of a coefficient file is the bias.")
 @options.setting_options(*PROBLEM, default="the model's")
-@options.setting_options("index_base", *options.PLACES)
+@options.setting_options("index_base", *PLACES)
 @options.run_dir_option
 @options.reading_options
 @options.cluster_options
@@ -50,9 +45,6 @@ if TYPE_CHECKING:
 def certify(
     model: str,
     shards: tuple[str, ...],
-    witness: str | None,
-    accept_exclusions: bool,
-    readings: int,
     bias_last: bool,
     log: str | None,
     as_json: bool,
@@ -71,7 +63,7 @@ def certify(
     them. Workers scan rows that do not fit in memory. Without a witness, this process trains on
     those with a slack.
     """
-    read = [*shards, witness, given["vocabulary"], given["scheduler"]]
+    read = [*shards, given["witness"], given["vocabulary"], given["scheduler"]]
     check_files({"log": log}, read, runs=filter(None, [model, given["run_dir"]]))
     from streamtron.cli.progress import progress
     from streamtron.model.import_model import load_any
@@ -81,7 +73,7 @@ def certify(
 
     settings, machine = options.split(given)
     base = settings.pop("index_base", "auto")
-    places = {name: settings.pop(name) for name in options.PLACES if name in settings}
+    places = {name: settings.pop(name) for name in PLACES if name in settings}
     loaded: LinearModel | str = model
     if shards or bias_last or base != "auto" or places:
         numbers = settings.get("loss") in REGRESSION and (bias_last or base != "auto")
@@ -97,13 +89,11 @@ def certify(
         proof = prove(
             loaded,
             shards or None,
-            witness=witness,
             run=machine.run_dir,
-            readings=readings,
             machine=machine,
-            accept_exclusions=accept_exclusions,
             executor=executor,
             listen=listen,
+            **{name: given[name] for name in ("witness", "readings", "accept_exclusions")},
             **settings,
         )
     values = proof.to_dict() | (columns_not_used(loaded, shards) if shards else {})

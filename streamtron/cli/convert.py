@@ -8,7 +8,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import say_written
-from streamtron.core.config import READING
+from streamtron.core.config import PLACES
 
 
 @options.command()
@@ -28,21 +28,16 @@ from streamtron.core.config import READING
     show_default=True,
     help="Format of the new shards.",
 )
-@click.option(
-    "--rows-per-shard",
-    type=options.whole_number(1),
-    default=1 << 17,
-    show_default=True,
-    help="Rows of each new shard but the last.",
+@options.number(
+    "--rows-per-shard", help="Rows of each new shard but the last [131072].", default=1 << 17
 )
-@click.option(
+@options.flag(
     "--keep-names",
-    is_flag=True,
-    help="Keep the names of columns (hashed names) beside the shards, for explain and "
-    "report; reads once more.",
+    help="Keep the names of columns (hashed names) beside the shards, for explain and report; "
+    "reads once more.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the shards of an earlier conversion.")
-@options.setting_options(*READING[:-7])
+@options.flag("--overwrite", help="Replace the shards of an earlier conversion.")
+@options.setting_options("index_base", "multiclass", "multilabel", *PLACES)
 def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
     """Write SHARDS in another format or with other shard sizes."""
     from streamtron.runs.convert import convert as convert_shards

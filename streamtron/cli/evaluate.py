@@ -44,12 +44,11 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
     help="Compute ROC AUC and average precision, in memory; of more than 50 million "
     "decisions from bins.",
 )
-@click.option(
+@options.number(
     "--worst",
-    default=0,
-    type=options.whole_number(0),
-    metavar="N",
     help="List the N rows that are most wrong: where they are, label, decision [none].",
+    least=0,
+    default=0,
 )
 @options.json_option
 @options.distributed_options

@@ -26,27 +26,12 @@ _CLASSES = 3
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option(
-    "--row",
-    type=options.whole_number(0),
-    help="Number of a row of SHARDS, from 0, to be explained.",
-)
-@click.option(
-    "--most",
-    type=options.whole_number(1),
-    default=20,
-    show_default=True,
-    help="Number of features shown of each class.",
-)
+@options.number("--row", help="Number of a row of SHARDS, from 0, to be explained.", least=0)
+@options.number("--most", help="Number of features shown of each class [20].", default=20)
 @options.names_option
 @options.json_option
 def explain(
-    model: str,
-    shards: tuple[str, ...],
-    row: int | None,
-    most: int,
-    names: tuple[str, ...],
-    as_json: bool,
+    model: str, shards: tuple[str, ...], row: int | None, most: int, names: Any, as_json: bool
 ) -> None:
     """Show what MODEL has learned: of tables one line a column, then the features with the heaviest
     weights, by name where they have names.

@@ -8,6 +8,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files
+from streamtron.cli.terminal import complain
 
 
 @options.command()
@@ -21,15 +22,11 @@ from streamtron.cli.common import check_files
     "sklearn: a fitted LinearSVC or LogisticRegression that skops reads; json: weights "
     "by column and name.",
 )
-@click.option(
-    "-o", "--output", required=True, type=options.Written(dir_okay=False), help="File to write."
-)
-@click.option(
+@options.written("-o", "--output", help="File to write.", required=True)
+@options.several(
     "--check",
-    multiple=True,
-    type=options.Read(),
-    help="Shards on whose first rows an ONNX graph of raw columns is run at once; can be repeated "
-    "[those of the model's run].",
+    help="Shards on whose first rows an ONNX graph of raw columns is run at once [those of the "
+    "model's run].",
 )
 def export(model: str, format_: Any, output: str, check: tuple[str, ...]) -> None:
     """Write MODEL for another program. Its decisions there are the same up to rounding.
@@ -44,18 +41,18 @@ def export(model: str, format_: Any, output: str, check: tuple[str, ...]) -> Non
     loaded = load_any(model)
     rows = first_rows(loaded, model, check) if format_ == "onnx" else None
     write(loaded, output, format_, rows=rows)
+    if format_ == "liblinear" and loaded.calibration is not None:
+        complain(f"{output}: without the probabilities; labels there are those of the decisions.")
     if loaded.transformer is None:
         return
     if format_ == "liblinear":
         columns = ", ".join(loaded.transformer.columns)
-        click.echo(
+        complain(
             f"{output}: without the transformer of {columns}; its rows are the {loaded.columns:,} "
-            "features. --format onnx and sklearn take raw rows.",
-            err=True,
+            "features. --format onnx and sklearn take raw rows."
         )
     elif format_ == "onnx" and rows is None:
-        click.echo(
+        complain(
             f"{output}: not compared with the model, for there are no rows to run it on. Name some "
-            "with --check.",
-            err=True,
+            "with --check."
         )

@@ -28,23 +28,21 @@ if TYPE_CHECKING:
 @click.option(
     "--witness",
     type=options.Written(dir_okay=False),
-    help="File for the witness, with which certify needs one reading.",
+    help="File for the witness: certify reads once with it.",
 )
 @click.option(
     "--valid",
     multiple=True,
     type=options.Read(),
     metavar="SHARDS|20%",
-    help="Shards held out, or a share of the rows, on which the model is measured in the "
-    "end; shards can be repeated.",
+    help="Rows held out to measure on; can be repeated.",
 )
 @click.option(
     "--calibrate",
     multiple=True,
     type=options.Read(),
     metavar="SHARDS|10%",
-    help="Shards held out, or a share of the rows, on which the model's decisions become "
-    "probabilities; shards can be repeated [no probabilities].",
+    help="Rows held out to make probabilities from.",
 )
 @options.calibration_option
 @options.log_option
@@ -70,7 +68,8 @@ def fit(
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
     Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, or that of another
-    --loss, until the relative duality gap is proven to be within --tol.
+    --loss, until the relative duality gap is proven to be within --tol. --no-FLAG undoes a flag
+    of a settings file.
     """
     names, machine = options.split(given)
     settings = options.settings_of(names, config)

@@ -35,11 +35,9 @@ from streamtron.core.text import (
 
 @options.command()
 @click.argument("paths", nargs=-1, required=True, type=options.Read())
-@click.option("--plan", is_flag=True, help="Show only the memory that a fit of shards would need.")
-@click.option(
+@options.flag("--plan", help="Show only the memory that a fit of shards would need.")
+@options.written(
     "--write-columns",
-    type=options.Written(dir_okay=False),
-    metavar="FILE.toml",
     help="Write what the columns of a table would become, for fit --columns FILE.toml.",
 )
 @options.setting_options("active_set", "loss", *READING)
@@ -68,10 +66,11 @@ def inspect(
 
 _PROBABILITIES = "none, it is not calibrated", "those of the logistic loss"
 _BOUNDS = (*BOUNDS, "rows_scanned")
+_BY_DECISION = {"by": "decision", "least": "0"}
 _DECIDES = {
-    "two classes": "{1} where the decision is above 0, else {0}",
-    "multiclass": "{n:,}, of which the one whose decision is highest is chosen",
-    "multilabel": "{n:,}, each chosen where its decision is above 0",
+    "two classes": "{1} where its {by} is above {least}, else {0}",
+    "multiclass": "{n:,}, of which the one whose {by} is highest is chosen",
+    "multilabel": "{n:,}, each chosen where its {by} is above {least}",
     "regression": "none: w·x + bias is the number predicted",
 }
 
@@ -79,17 +78,14 @@ _DECIDES = {
 def _model(facts: Mapping[str, Any]) -> Lines:
     yield from _some(facts, "format_version", "columns", "nonzero_weights", "bias")
     names = facts["classes"]
-    decides = _DECIDES[facts["classification"]]
-    yield from aligned(
-        [
-            ("classes", decides.format(*map(label_text, names), n=len(names))),
-            *(
-                [("probabilities", facts["calibration"] or _PROBABILITIES[facts["probabilities"]])]
-                if names
-                else []
-            ),
-        ]
+    chosen = {"by": "probability", "least": "½"} if facts["calibration"] else _BY_DECISION
+    decides = _DECIDES[facts["classification"]].format(
+        *map(label_text, names), n=len(names), **chosen
     )
+    yield from aligned([("classes", decides)])
+    if names:
+        shown = facts["calibration"] or _PROBABILITIES[facts["probabilities"]]
+        yield from aligned([("probabilities", shown)])
     yield ""
     learners, certificate = facts.get("learners"), facts["certificate"]
     if _complete(certificate, *(_BOUNDS[2:] if learners else _BOUNDS)):

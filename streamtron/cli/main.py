@@ -9,7 +9,6 @@ same, and ends with 5 or 141 where it would have ended with 0.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import re
 import signal
@@ -22,8 +21,9 @@ from typing import Any, NoReturn
 
 import click
 
-from streamtron.cli.terminal import complain
+from streamtron.cli.terminal import SafeStream, complain
 from streamtron.core.errors import MachineError, StreamtronError
+from streamtron.core.limits import out_of_memory
 from streamtron.core.signals import Signalled, signals
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -91,10 +91,11 @@ def streamtron() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     _open_standard_streams()
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115, which Python has not where it was closed
     if sys.stdout is sys.__stdout__:  # else it is captured in this process
-        sys.stdout = _SafeStream(1, sys.stdout)
+        sys.stdout = SafeStream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _SafeStream(2, sys.stderr)
+        sys.stderr = SafeStream(2, sys.stderr)
     code: int
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
@@ -115,57 +116,41 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _open_standard_streams() -> None:
     """Open /dev/null in place of a closed stdin, stdout or stderr, whose number a file that is
-    opened later would get: messages would be written into it."""
+    opened later would get: messages would be written into it. In place of stdout it cannot be
+    written to, so that a command does not end well whose results go nowhere."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
-
-
-class _SafeStream(io.TextIOWrapper):
-    """Stdout or stderr as text, whose errors do not end the command: the first is kept in
-    ``error``, and later text is discarded. Bytes written to ``buffer`` raise errors as usual."""
-
-    def __init__(self, number: int, before: Any) -> None:
-        super().__init__(
-            open(number, "wb", closefd=False),  # noqa: SIM115, as open as the process
-            encoding=getattr(before, "encoding", None) or "utf-8",
-            errors="replace",  # a terminal without ρ shows ?
-            line_buffering=number == 2 or os.isatty(number),
-        )
-        self.error: OSError | None = None
-        self._name = {1: "stdout", 2: "stderr"}[number]
-
-    def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except OSError as error:
-            self._discard_from_now(error)
-            return len(text)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError as error:
-            self._discard_from_now(error)
-
-    def _discard_from_now(self, error: OSError) -> None:
-        self.error = self.error or OSError(error.errno, error.strerror, self._name)
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.fileno())  # for what is buffered, which Python writes when it ends
-        os.close(null)
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)  # the lowest free number
 
 
 def _run(arguments: list[str]) -> int:
-    verbose: dict[str, Any] = {}
+    """Run a command, and return its exit code, which its metrics have, too."""
+    meta: dict[str, Any] = {}
+    code = _ended(arguments, meta)
+    if "metrics" in meta:
+        from streamtron.cli.metrics import write_metrics
+
+        try:
+            write_metrics(meta["metrics"], meta["command"], code, meta.get("report"))
+        except MachineError as error:
+            return code or _complain(*_sentence(error, None))
+    return code
+
+
+def _ended(arguments: list[str], meta: dict[str, Any]) -> int:
+    """Run a command, say in a sentence how it failed, and return its exit code; put what its
+    context holds into ``meta``."""
     context = None
     try:
         with signals():
             context = streamtron.make_context("streamtron", arguments)
-            verbose = context.meta  # shared with the command's own context
-            with context:
-                code = streamtron.invoke(context)
+            try:
+                with context:
+                    code = streamtron.invoke(context)
+            finally:  # its own context shares it
+                meta |= {**context.meta, "command": context.invoked_subcommand}
             sys.stdout.flush()
             return code or 0
     except click.exceptions.Exit as end:
@@ -181,11 +166,11 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return BROKEN_PIPE
     except BaseException as error:
-        if verbose.get("verbose") and not isinstance(error, Signalled):
+        if meta.get("verbose") and not isinstance(error, StreamtronError | Signalled):
             import traceback
 
             traceback.print_exc()
-        return _complain(*_sentence(error, context.invoked_subcommand if context else None))
+        return _complain(*_sentence(error, meta.get("command")))
 
 
 def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
@@ -197,12 +182,14 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
         kept = ", and the last state is kept" if error.run and not error.at_checkpoint else ""
         advice = f" Go on from {error.run} with --resume." if error.run else ""
         return f"stopped by {name}; nothing half-written is left{kept}.{advice}", 128 + error.number
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        return "stdout is closed, and nothing can be written to it.", MachineError.exit_code
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}.", MachineError.exit_code
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # of a library
         smaller = ", or give a smaller --active-set" if command in ("fit", "sweep") else ""
-        return f"out of memory. Use a machine with more{smaller}.", MachineError.exit_code
+        return f"{out_of_memory()}{smaller}.", MachineError.exit_code
     what = f"an error that should not happen ({type(error).__name__}: {error})"
     return f"{what}. Run again with -v and report the traceback.", 1
 

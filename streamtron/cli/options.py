@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
-from streamtron.core.config import MACHINE, READING, SETTINGS, WORDS, Machine, Settings
+from streamtron.cli.metrics import check_metrics
+from streamtron.core.config import MACHINE, PAPER, READING, SETTINGS, WORDS, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import KINDS
 from streamtron.core.text import short
@@ -41,24 +43,9 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{short(value)}: expected {self.expected}.", param, ctx)
 
 
-METAVARS = {
-    "whole": "integer",
-    "duration": "time",
-    "stage": "text",
-    "name": "text",
-    "columns": "text",
-    "words": "text",
-    "rows": "integer",
-    "transformer": "path",
-    "input": "path",
-    "output": "path",
-}
-"""Kind → what help calls its values, if not so."""
-
-
 def of_kind(kind: str) -> Parsed:
     """Return the click type of a kind of setting."""
-    return Parsed(METAVARS.get(kind, kind), KINDS[kind].parse, KINDS[kind].words)
+    return Parsed(KINDS[kind].shown, KINDS[kind].parse, KINDS[kind].words)
 
 
 def whole_number(least: int = 0) -> Parsed:
@@ -69,10 +56,31 @@ def whole_number(least: int = 0) -> Parsed:
             raise ValueError
         return int(number)
 
-    return Parsed(METAVARS["whole"], read, f"{KINDS['whole'].words}, at least {least}")
+    return Parsed(KINDS["whole"].shown, read, f"{KINDS['whole'].words}, at least {least}")
 
 
-SIZE = of_kind("size")
+def written(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
+    """Return an option of a file to write."""
+    return click.option(*names, type=Written(dir_okay=False), help=help, **how)
+
+
+def flag(*names: str, help: str) -> Callable[[Command], Command]:
+    """Return an option without a value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
+def several(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
+    """Return an option of files to read that can be repeated."""
+    return click.option(*names, multiple=True, type=Read(), help=f"{help} Can be repeated.", **how)
+
+
+def number(*names: str, help: str, least: int = 1, **how: Any) -> Callable[[Command], Command]:
+    """Return an option of a whole number."""
+    return click.option(*names, type=whole_number(least), help=help, **how)
+
+
+WIDE = 22
+"""Columns of help before its words."""
 
 LISTS = {
     "loss": "Losses, as in squared_hinge,log_loss [squared_hinge].",
@@ -82,9 +90,6 @@ LISTS = {
     "l1_ratio": "With --penalty elasticnet the parts that are ‖w‖₁, as in 0.1,0.5,0.9 [0.5].",
 }
 """Settings of which a sweep takes several values → their help."""
-
-PLACES = READING[3:-7]
-"""Settings that say where things are in a shard."""
 
 
 def option_name(setting: str) -> str:
@@ -111,19 +116,20 @@ def setting_options(*names: str, default: str | None = None) -> Callable[[Comman
 
 
 def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
-    entry, words, flag = (SETTINGS | MACHINE)[name], WORDS[name], option_name(name)
+    entry, words, option = (SETTINGS | MACHINE)[name], WORDS[name], option_name(name)
     kind, default = entry.metadata["kind"], entry.default
     if shown is not None:
         words = f"{words.removesuffix('.').removesuffix(' [1]')} [{shown}]."
     elif name in SETTINGS and default is not None and not isinstance(default, bool):
         words = f"{words} [{default}]"
     if kind == "flag":
-        flag = f"{flag}/--no-{flag[2:]}"
-        return click.option(flag, name, type=bool, default=None, help=words)
-    choices = not isinstance(kind, str)
-    return click.option(
-        flag, name, type=click.Choice([*map(str, kind)]) if choices else of_kind(kind), help=words
-    )
+        pair = f"{option}/--no-{option[2:]}"
+        return click.option(pair, name, type=bool, default=None, help=words)
+    if isinstance(kind, str):
+        return click.option(option, name, type=of_kind(kind), help=words)
+    choices = [*map(str, kind)]
+    metavar = "NAME" if len(f"{option} [{'|'.join(choices)}]") > WIDE else None
+    return click.option(option, name, type=click.Choice(choices), metavar=metavar, help=words)
 
 
 candidate_options = _together(
@@ -138,7 +144,9 @@ candidate_options = _together(
 """Options of all settings, where those of ``LISTS`` take lists."""
 
 _workers_memory = click.option(
-    "--memory", type=SIZE, help="Memory that --workers may use together [half of the machine's]."
+    "--memory",
+    type=of_kind("size"),
+    help="Memory that --workers may use together [half of the machine's].",
 )
 
 machine_options = setting_options("threads", "memory", "cache_dir")
@@ -151,27 +159,17 @@ reading_options = _together(
 
 run_dir_option = setting_options("run_dir")
 
-run_options = _together(
-    run_dir_option,
-    click.option("--resume", is_flag=True, help="Go on with an existing run, if there is one."),
-    click.option("--overwrite", is_flag=True, help="Replace an existing run."),
-)
-"""Options of the run directory."""
-
 cluster_options = _together(
-    click.option(
+    number(
         "--workers",
-        type=whole_number(1),
-        metavar="N",
-        help="Distribute the work over N processes of this machine, one thread each, to "
-        "which no other user has access [this process alone].",
+        help="Spread the work over N processes of this machine, one thread each, to which no "
+        "other user has access.",
     ),
     click.option(
         "--scheduler",
-        metavar="ADDRESS_OR_FILE",
-        help="Distribute it over the workers of a running Dask scheduler, tcp://HOST:PORT "
-        "or its scheduler file. They must have access to the same files; the scheduler "
-        "can run code as you.",
+        metavar="ADDRESS",
+        help="Spread it over the workers of a Dask scheduler, tcp://HOST:PORT or its file. They "
+        "need the same files; it can run code as you.",
     ),
 )
 """Options that say where the work is done, which never change what is computed."""
@@ -179,39 +177,62 @@ cluster_options = _together(
 distributed_options = _together(_workers_memory, cluster_options)
 """The same with ``--memory``, for commands that limit only their workers."""
 
-report_option = click.option(
-    "--report", type=Written(dir_okay=False), help="File for a JSON report."
-)
+report_option = written("--report", help="File for a JSON report.")
 log_option = click.option(
     "--log",
     type=click.Path(dir_okay=False),
-    help="File to which every event is appended, one line of JSON each.",
-)
-config_option = click.option(
-    "--config", type=Read(), help="TOML file of settings; options given here win."
-)
-shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
-names_option = click.option(
-    "--names",
-    multiple=True,
-    type=Read(),
-    help="Directory in which convert --keep-names kept the names of columns; can be repeated [that "
-    "of the shards of the model's run].",
+    help="File that gets every event as a line of JSON.",
 )
 
+
+def _remember_metrics(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        check_metrics(path)
+        context.meta["metrics"] = os.path.abspath(path)
+
+
+metrics_option = click.option(
+    "--metrics",
+    type=Written(dir_okay=False),
+    expose_value=False,
+    callback=_remember_metrics,
+    is_eager=True,
+    help="File for metrics, in Prometheus' text format.",
+)
+config_option = click.option(
+    "--config",
+    metavar="FILE.toml",
+    type=Read(),
+    help="Settings as TOML; options given here win.",
+)
+shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
+names_option = several(
+    "--names",
+    help="Directory in which convert --keep-names kept the names of columns [that of the shards of "
+    "the model's run].",
+)
+
+run_options = _together(
+    run_dir_option,
+    flag("--resume", help="Go on with an existing run, if there is one."),
+    flag("--overwrite", help="Replace an existing run."),
+    metrics_option,
+)
+"""Options of the run directory."""
+
 change_options = _together(
-    report_option, log_option, run_dir_option, machine_options, cluster_options
+    report_option, log_option, metrics_option, run_dir_option, machine_options, cluster_options
 )
 """Options of the commands that change a run."""
 
 calibration_option = click.option(
     "--calibration",
     default="sigmoid",
-    show_default=True,
     type=click.Choice(["sigmoid", "isotonic"]),
-    help="Platt's sigmoid, or isotonic regression, which needs thousands of rows.",
+    metavar="NAME",
+    help="sigmoid, or isotonic for thousands of rows [sigmoid].",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = flag("--json", "as_json", help="Print JSON.")
 
 
 def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
@@ -225,7 +246,7 @@ _verbose_option = click.option(
     expose_value=False,
     callback=_remember_verbose,
     is_eager=True,
-    help="Print one line a reading to stderr, more in a summary, and a traceback with an error.",
+    help="Print each reading, and more in a summary.",
 )
 
 
@@ -243,25 +264,24 @@ class Grouped(click.Command):
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) and record[1]:
                 titles = (title for title, names in _GROUPS.items() if parameter.name in names)
-                groups[next(titles, "Common options")].append(record)
+                option, words = record
+                groups[next(titles, COMMON)].append((option.split(" / ")[0], words))
         for title, records in groups.items():
             with formatter.section(title):
-                formatter.write_dl(records)
+                formatter.write_dl(records, col_max=WIDE, col_spacing=2)
 
 
-_GROUPS = {
-    "Common options": ("C", "loss", "tol", "class_weight", "multiclass", "multilabel"),
-    "Data options; tables are Parquet, Arrow, CSV and JSON lines": (*READING, "held_out"),
-    "Machine options, which never change the model": (
+COMMON = "Common options"
+_GROUPS: dict[str, Collection[str]] = {
+    COMMON: (),
+    "Data; tables are Parquet, Arrow, CSV and JSON lines": (*READING[3:], "index_base", "held_out"),
+    "Machine, which never changes the model": (
         *MACHINE,
-        "workers",
-        "scheduler",
-        "log",
-        "witness",
+        *("workers", "scheduler", "log", "metrics", "witness"),
     ),
-    "Research options": tuple(SETTINGS),
+    "The paper's procedure": PAPER,
 }
-"""Title → the names of its options, the first that has a name; all others are common."""
+"""Title → the names of its options; all others are common. A flag is also --no-flag."""
 
 
 def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:

@@ -14,6 +14,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
+from streamtron.cli.terminal import complain, standard_output
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import scratch_directory
 from streamtron.core.text import unknown_text, with_types
@@ -28,57 +29,35 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, required=True, type=options.Read(allow_dash=True))
-@click.option(
+@options.written(
     "-o",
     "--output",
+    help="File for one line a row, label and decisions separated by tabs; Parquet if it ends with "
+    ".parquet, with a line of names if with .tsv or .csv; - is stdout.",
     required=True,
-    type=options.Written(),
-    help="File for one line a row, label and decisions separated by tabs; Parquet if it "
-    "ends with .parquet, with a line of names if with .tsv or .csv; - is "
-    "stdout.",
 )
 @click.option(
     "--format",
     "format_",
     type=click.Choice(FORMATS),
-    help="What standard input is [libsvm, or jsonl where the model is of tables or "
-    "text]; lines are documents.",
+    help="What standard input is [libsvm, or jsonl where the model is of tables or text]; lines "
+    "are documents.",
 )
-@click.option(
-    "--digits",
-    type=options.whole_number(1),
-    metavar="N",
-    help="Significant digits of numbers in text [all].",
-)
-@click.option(
+@options.number("--digits", help="Significant digits of numbers in text [all].")
+@options.flag(
     "--proba",
-    is_flag=True,
-    help="Add probabilities: of two classes that of the larger one, else of each class. "
-    "For a model fitted with --loss log_loss or --calibrate.",
+    help="Add probabilities: of two classes that of the larger one, else of each class. For a "
+    "model fitted with --loss log_loss or --calibrate.",
 )
-@click.option(
+@options.flag(
     "--certain",
-    is_flag=True,
-    help="Add 1 where the best possible model of the same rows and settings is proven to "
-    "label the row so, else 0. For a model with a certificate.",
+    help="Add 1 where the best possible model of the same rows and settings is proven to label "
+    "the row so, else 0. For a model with a certificate.",
 )
-@click.option(
-    "--top",
-    type=options.whole_number(1),
-    metavar="N",
-    help="Of many classes write the N with the highest decisions, and these.",
-)
+@options.number("--top", help="Of many classes write the N highest, and their decisions.")
 @options.distributed_options
 def predict(
-    model: str,
-    shards: tuple[str, ...],
-    output: str,
-    format_: str | None,
-    digits: int | None,
-    proba: bool,
-    certain: bool,
-    top: int | None,
-    **where: Any,
+    model: str, shards: tuple[str, ...], output: str, format_: str | None, **given: Any
 ) -> None:
     """Write the label and decision of every row of SHARDS, in their order; - is standard input,
     which is read to its end first.
@@ -86,29 +65,20 @@ def predict(
     Labels in SHARDS are optional and ignored. MODEL is a streamtron or LIBLINEAR model.
 
     Of many classes: the label (with --multilabel all labels, separated by commas), then one
-    decision a class in the order of the classes; in Parquet the columns label or labels, and the
-    list decisions.
+    decision a class in the order of the classes, called "decision NAME" in .csv, .tsv and .parquet.
     """
     from streamtron.model.import_model import load_any
     from streamtron.runs.evaluate import columns_not_used
     from streamtron.runs.predict import write_predictions
 
     if output != "-":
-        check_files({"output": output}, [*shards, where["scheduler"]], runs=[model])
+        check_files({"output": output}, [*shards, given["scheduler"]], runs=[model])
     loaded = load_any(model)
-    with _files(loaded, shards, format_) as paths, executor_of(**where) as executor:
+    how: Any = {name: given[name] for name in ("digits", "proba", "certain", "top")}
+    with _files(loaded, shards, format_) as paths, executor_of(**given) as executor:
         unused = columns_not_used(loaded, paths).get("columns_not_used", {})
-        to = sys.stdout.buffer if output == "-" else output
-        written = write_predictions(
-            loaded,
-            paths,
-            to,
-            digits=digits,
-            proba=proba,
-            certain=certain,
-            top=top,
-            executor=executor,
-        )
+        to = standard_output() if output == "-" else output
+        written = write_predictions(loaded, paths, to, executor=executor, **how)
     if output == "-":
         sys.stdout.buffer.flush()  # raises, where the text stream would not
     beyond = ""
@@ -116,7 +86,7 @@ def predict(
         beyond = f"; {unknown_text(written.out_of_range)}"
     sure = "" if written.certain is None else f", {written.certain:,} certain"
     aside = f"; not used: {with_types(unused)}" if unused else ""
-    click.echo(f"{written.rows:,} rows{sure}{beyond}{aside}", err=True)
+    complain(f"{written.rows:,} rows{sure}{beyond}{aside}")
 
 
 @contextmanager

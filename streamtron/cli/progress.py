@@ -3,15 +3,17 @@ and when it will end, about."""
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from streamtron.cli.terminal import columns_of
+from streamtron.cli.terminal import SafeStream, columns_of
 from streamtron.core.events import (
     ChunkDone,
     Event,
@@ -67,37 +69,38 @@ def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Liste
 @contextmanager
 def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
     """Give a listener that draws the bar on stderr, with lines above it, and erase it in the end:
-    those of ``lines_of`` with ``verbose``, else of the candidates of a sweep alone."""
+    warnings; and those of ``lines_of`` with ``verbose``, else of the candidates of a sweep alone.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
     from rich.text import Text
 
+    def say_above(line: str) -> None:
+        console.print(Text(visible(line)))
+
     status, lines, drawn = Status(forecast), lines_of(forecast), -math.inf
     width = partial(columns_of, sys.stderr)
-    console = Console(stderr=True, width=(width() or 80) - ECHO)
+    stream = SafeStream(2, sys.stderr, controls=True)
+    console = Console(file=stream, width=(width() or 80) - ECHO)
     text = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
     )
     columns = [BarColumn(20), text] if console.width + ECHO >= BAR else [text]
-    with Progress(
-        *columns,
-        console=console,
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-    ) as drawing:
+    warnings = logging.Handler(logging.WARNING)
+    warnings.emit = lambda record: say_above(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("streamtron")
+    how: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
+    with Progress(*columns, console=console, transient=True, **how) as drawing:
         task = drawing.add_task("starting", total=None)
 
         def listen(event: Event) -> None:
             nonlocal drawn
             status.observe(event)
             for line in lines(event) if verbose or isinstance(event, TrialDone) else ():
-                console.print(Text(visible(line)))
-            if isinstance(event, ShardsPrepared | ChunkDone | RoundDone) and (
-                time.monotonic() < drawn + FRAME
-            ):
+                say_above(line)
+            is_one_of_many = isinstance(event, ShardsPrepared | ChunkDone | RoundDone)
+            if is_one_of_many and time.monotonic() < drawn + FRAME:
                 return
             drawn, console.width = time.monotonic(), (width() or 80) - ECHO
             drawing.update(
@@ -108,7 +111,11 @@ def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
                 refresh=True,
             )
 
-        yield listen
+        logger.addHandler(warnings)
+        try:
+            yield listen
+        finally:
+            logger.removeHandler(warnings)
 
 
 def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:
@@ -126,6 +133,9 @@ def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:
         elif isinstance(event, ChunkDone) and time.monotonic() > spoke + SILENCE:
             spoke = time.monotonic()
             yield f"{_clock()} reading {event.reading + 1}: {event.rows:,} rows"
+        elif isinstance(event, RoundDone) and time.monotonic() > spoke + SILENCE:
+            spoke = time.monotonic()
+            yield f"{_clock()} {round_words(event)}"
         elif isinstance(event, ReadingDone):
             yield f"{_clock()} {reading_words(event, forecast.end(), several=several)}"
         elif isinstance(event, StageDone):
@@ -143,6 +153,13 @@ def _clock(at: float | None = None) -> str:
     at = time_of_day if at is None else at
     is_near = at < time_of_day + 86400
     return time.strftime("%H:%M:%S" if is_near else "%d %b %H:%M", time.localtime(at))
+
+
+def round_words(event: RoundDone) -> str:
+    """Return how far the rounds of parts are. A gap marked ~ is an estimate, not proven."""
+    estimate = event.gap_estimate
+    known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
+    return f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
 
 
 def trial_words(event: TrialDone) -> str:
@@ -203,20 +220,15 @@ class Status:
             self._action, self._speed = f"reading {event.reading + 1}: solving", ""
             self.total = None
         elif isinstance(event, RoundDone):
-            estimate = event.gap_estimate
-            known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
-            self._speed = f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
+            self._speed = round_words(event)
         elif isinstance(event, ReadingDone) and event.certificate is not None:
             self._gap = f"gap {up(event.certificate.relative_duality_gap, 3)}"
-        elif isinstance(event, TrialsStarted):
-            self._trials = event.trials
-            self._count_fits(0)
-        elif isinstance(event, TrialDone):
-            self._count_fits(self._fits + 1)
-
-    def _count_fits(self, fits: int) -> None:
-        self._fits, self._gap, self._speed = fits, "", ""
-        self._action, self.done, self.total = f"{fits} of {self._trials} fits", fits, self._trials
+        elif isinstance(event, TrialsStarted | TrialDone):
+            if isinstance(event, TrialsStarted):
+                self._fits, self._trials = -1, event.trials
+            self._fits, self._gap, self._speed = self._fits + 1, "", ""
+            self._action = f"{self._fits} of {self._trials} fits"
+            self.done, self.total = self._fits, self._trials
 
     def text(self) -> str:
         """Return it in words, the most important first."""
@@ -226,30 +238,21 @@ class Status:
         return "  ".join(filter(None, (self._action, share, self._gap, ends, self._speed)))
 
 
-@dataclass(slots=True)
-class _Gaps:
-    """The proven gaps of a problem as (reading, gap), and the readings that it still needs."""
-
-    known: list[tuple[int, float]] = field(default_factory=list)
-    left: int | None = None
-
-    def observe(self, event: ReadingDone) -> None:
-        """Estimate the readings left: 1 where all rows are in memory and solved to the tolerance;
-        else as many as the gap takes if it goes on to fall as between the last two scans."""
-        if event.certificate is not None:
-            self.known.append((event.reading, event.certificate.relative_duality_gap))
-        self.left = None
-        if event.stop_reason is not None:
-            self.left = 0
-        elif not event.tol:
-            return  # it runs to convergence
-        elif event.stage.endswith("ascent") and event.active_rows == event.rows:
-            self.left = 1
-        elif len(self.known) >= 2:
-            (first, earlier), (last, gap) = self.known[-2:]
-            if event.tol < gap < earlier < 1.0:
-                readings = math.log(gap / event.tol) / math.log(earlier / gap) * (last - first)
-                self.left = math.ceil(readings)
+def readings_left(event: ReadingDone, scans: Sequence[tuple[int, float]]) -> int | None:
+    """Return how many readings a problem still needs, about, after those of its ``scans``, which
+    proved gaps: 1 where all rows are in memory and solved to the tolerance; else as many as the gap
+    takes if it goes on to fall as between the last two scans. None = not known."""
+    if event.stop_reason is not None:
+        return 0
+    if not event.tol:
+        return None  # it runs to convergence
+    if event.stage.endswith("ascent") and event.active_rows == event.rows:
+        return 1
+    if len(scans) >= 2:
+        (first, earlier), (last, gap) = scans[-2:]
+        if event.tol < gap < earlier < 1.0:
+            return math.ceil(math.log(gap / event.tol) / math.log(earlier / gap) * (last - first))
+    return None
 
 
 class Forecast:
@@ -261,7 +264,8 @@ class Forecast:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._gaps: dict[Problem, _Gaps] = {}
+        self._scans = defaultdict[Problem, list[tuple[int, float]]](list)
+        self._needed: dict[Problem, int | None] = {}
         self._problems = self._told = 0  # unfinished before the reading; done with it
         self._before: int | None = None  # readings left when the current one began, this included
         self._began = self._passed = 0.0  # when the reading began; when its rows had passed
@@ -275,7 +279,8 @@ class Forecast:
         moment = self._clock()
         if isinstance(event, ReadingStarted):
             if event.reading == 0:
-                self._gaps.clear()
+                self._scans.clear()
+                self._needed.clear()
             self._before = None if event.reading == 0 else self._left
             self._began, self._told, self._problems = moment, 0, event.problems
             self._total = event.nonzeros
@@ -285,7 +290,10 @@ class Forecast:
             self._pass, self._passed = moment - self._began, moment
         elif isinstance(event, ReadingDone):
             self._told, self._solve = self._told + 1, moment - max(self._passed, self._began)
-            self._gaps.setdefault(event.problem, _Gaps()).observe(event)
+            scans = self._scans[event.problem]
+            if event.certificate is not None:
+                scans.append((event.reading, event.certificate.relative_duality_gap))
+            self._needed[event.problem] = readings_left(event, scans)
         elif isinstance(event, TrialsStarted):
             self._trials, self._trials_done, self._first_trial = event, 0, moment
         elif isinstance(event, TrialDone):
@@ -300,10 +308,9 @@ class Forecast:
                 return self._last_trial + seconds * (trials.trials - done + trials.later)
             if done or trials.later != 0 or trials.trials != self._problems:
                 return None
+        readings, start = self._before, self._began
         if self._told:
             readings, start = self._left, self._began + self._pass + self._solve
-        else:
-            readings, start = self._before, self._began
         if not readings:
             return None
         return max(start + readings * self._pass + (readings - 1) * self._solve, self._clock())
@@ -311,7 +318,6 @@ class Forecast:
     @property
     def _left(self) -> int | None:
         """Readings left after the last one, if all unfinished problems have said so."""
-        if not self._told or self._told != self._problems:
-            return None
-        left = [gaps.left for gaps in self._gaps.values() if gaps.left is not None]
-        return max(left) if len(left) == len(self._gaps) else None
+        needed = [readings for readings in self._needed.values() if readings is not None]
+        is_known = 0 < self._told == self._problems and len(needed) == len(self._needed)
+        return max(needed) if is_known else None

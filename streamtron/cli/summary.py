@@ -72,19 +72,19 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
     facts: list[tuple[str, object]] = []
     if "forgotten_rows" in report:
         facts.append(("rows left out", report["forgotten_rows"]))
-    if verbose:
-        facts += [(name.replace("_", " "), report[name]) for name in ("nonzeros", "full_epochs")]
-        facts.append(("readings", round(report["readings"], 3)))
-        facts.append(("visits a row", round(report["visits"], 1)))
     if (size := settings["active_set"]) != DEFAULT_ACTIVE_SET:
         facts.append(("active set", format_size(size)))
     if "nonzero_weights" in report:
         facts.append(("weights not 0", f"{report['nonzero_weights']:,}"))
-    price = [("C", settings["C"])] if settings["C"] else [("delta", settings["delta"])]
-    seconds = [("seconds", round(report["seconds"], 2))]
     if verbose:
-        seconds += [(f"  {name}", round(spent, 2)) for name, spent in report["phases"].items()]
-    yield from aligned([*facts, *price, *seconds])
+        facts += [(name.replace("_", " "), report[name]) for name in ("nonzeros", "full_epochs")]
+        facts.append(("readings", round(report["readings"], 3)))
+        facts.append(("visits a row", round(report["visits"], 1)))
+        facts.append(next((n, settings[n]) for n in ("C", "delta") if settings[n] is not None))
+    facts.append(("seconds", round(report["seconds"], 2)))
+    if verbose:
+        facts += [(f"  {name}", round(spent, 2)) for name, spent in report["phases"].items()]
+    yield from aligned(facts)
     yield ""
     yield from learned_lines(report, verbose=verbose)
 

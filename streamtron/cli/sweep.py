@@ -15,56 +15,34 @@ from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_
 Rows = Sequence[Mapping[str, Any]]
 
 
-@options.command()
+@options.command(options.Grouped)
 @options.shards_argument
-@click.option(
-    "--valid",
-    multiple=True,
-    type=options.Read(),
-    metavar="SHARDS|20%",
-    help="Shards to measure on, or a share of the rows that is held out; shards can be "
-    "repeated [folds of SHARDS].",
-)
-@click.option(
-    "--folds",
-    type=options.whole_number(),
-    help="Number of cross-validation folds if there is no --valid [5].",
-)
-@click.option(
-    "--random",
-    type=options.whole_number(),
-    help="Number of candidates to draw at random [all combinations].",
-)
-@click.option(
+@options.several("--valid", metavar="SHARDS|20%", help="Rows to measure on [folds].")
+@options.number("--folds", help="Folds of SHARDS if there is no --valid [5].", least=0)
+@options.number("--random", help="Candidates to draw at random [all combinations].", least=0)
+@options.flag(
     "--two-stage",
-    is_flag=True,
-    help="Fit all candidates through the first of --stage, and through the next only "
-    "those that may still be the most accurate.",
+    help="Fit all through the first of --stage, and through the next only those that may still "
+    "be the most accurate.",
 )
 @click.option(
     "--metric",
     metavar="NAME",
     type=click.Choice(ALL_METRICS),
-    help="Metric to choose the best by [accuracy; r2]; of equals the smaller C wins. "
-    "accuracy, precision, recall, f1, roc_auc, average_precision; of many classes "
-    "accuracy (all labels of a row are right), micro_precision, micro_recall, micro_f1, "
-    "or macro_ and one of the six but accuracy; of numbers r2, rmse, mae; of --loss log_loss "
-    "also log_loss, brier_score.",
+    help="What chooses the best: accuracy, precision, recall, f1, roc_auc, average_precision; of "
+    "many classes accuracy, micro_ precision, recall, f1, and macro_ all six but accuracy; of "
+    "numbers r2, rmse, mae; of --loss log_loss also log_loss, brier_score [accuracy; r2]. Of "
+    "equals the smaller C wins.",
 )
-@click.option(
+@options.flag(
     "--no-refit",
-    is_flag=True,
     help="Write the model that was measured, fitted without the rows of --valid 20%.",
 )
-@click.option(
-    "--table",
-    type=options.Written(dir_okay=False),
-    help="File for the table of candidates, .csv or .parquet.",
-)
-@click.option("--model", type=options.Written(dir_okay=False), help="File for the best model.")
+@options.written("--table", help="File for the table of candidates, .csv or .parquet.")
+@options.written("--model", help="File for the best model.")
 @options.report_option
-@click.option("--witness", type=options.Written(dir_okay=False), help="File for its witness.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing run of --model.")
+@options.written("--witness", help="File for its witness.")
+@options.flag("--overwrite", help="Replace an existing run of --model.")
 @options.log_option
 @options.config_option
 @options.candidate_options
@@ -73,11 +51,8 @@ Rows = Sequence[Mapping[str, Any]]
 def sweep(
     shards: tuple[str, ...],
     valid: tuple[str, ...],
-    metric: str | None,
     table: str | None,
     model: str | None,
-    report: str | None,
-    witness: str | None,
     log: str | None,
     config: str | None,
     **given: Any,
@@ -92,9 +67,9 @@ def sweep(
     """
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)
-    how: Any = {name: given[name] for name in ("folds", "random", "two_stage", "overwrite")}
+    how: Any = {k: given[k] for k in ("metric", "folds", "random", "two_stage", "overwrite")}
     how["refit"] = not given["no_refit"]
-    files: Any = {"model": model, "report": report, "witness": witness}
+    files: Any = {"model": model, "report": given["report"], "witness": given["witness"]}
     from streamtron.cli.progress import progress
     from streamtron.sweeps.sweep import sweep as run_sweep
     from streamtron.sweeps.trial import check_table, write_table
@@ -112,7 +87,6 @@ def sweep(
             shards,
             **values,
             valid=valid or None,
-            metric=metric,
             settings=settings,
             machine=machine,
             listen=listen,

@@ -52,7 +52,59 @@ def say(lines: Iterable[str]) -> None:
 def complain(sentence: str) -> None:
     """Print a sentence to stderr; on a terminal in place of a ^C that it shows."""
     width = columns_of(sys.stderr)
-    click.echo(f"{'' if width is None else CLEAR}{fitted(visible(sentence), width)}", err=True)
+    if width is not None:
+        SafeStream(2, sys.stderr, controls=True).write(CLEAR)
+    click.echo(fitted(visible(sentence), width), err=True)
+
+
+class SafeStream(io.TextIOWrapper):
+    """Stdout or stderr as text, in which the control characters of a stranger's table are visible,
+    unless the text ``controls`` the terminal. Errors do not end the command: the first is kept in
+    ``error``, and later text is discarded. Bytes written to ``buffer`` are not changed, and raise
+    errors as usual."""
+
+    def __init__(self, number: int, before: Any, *, controls: bool = False) -> None:
+        super().__init__(
+            open(number, "wb", closefd=False),  # noqa: SIM115, as open as the process
+            encoding=getattr(before, "encoding", None) or "utf-8",
+            errors="replace",  # a terminal without ρ shows ?
+            line_buffering=number == 2 or os.isatty(number),
+        )
+        self._controls = controls
+        self.error: OSError | None = None
+        self._name = {1: "stdout", 2: "stderr"}[number]
+
+    def write(self, text: str) -> int:
+        """Write text; an error is kept."""
+        try:
+            super().write(text if self._controls else visible(text))
+        except OSError as error:
+            self._discard_from_now(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered; an error is kept."""
+        try:
+            super().flush()
+        except OSError as error:
+            self._discard_from_now(error)
+
+    def _discard_from_now(self, error: OSError) -> None:
+        self.error = self.error or OSError(error.errno, error.strerror, self._name)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())  # for what is buffered, which Python writes when it ends
+        os.close(null)
+
+
+def standard_output() -> Any:
+    """Return a stream that takes bytes: those of a pipe or a file as they are; on a terminal they
+    are shown as text is."""
+    return _Shown() if sys.stdout.isatty() else sys.stdout.buffer
+
+
+class _Shown:
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        sys.stdout.writelines(line.decode() for line in lines)
 
 
 CLEAR = "\r\x1b[K"

@@ -14,6 +14,7 @@ that are there.
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import secrets
 import threading
@@ -36,6 +37,8 @@ from streamtron.solver.part import Part
 if TYPE_CHECKING:
     from distributed import Actor, Client, Future
     from distributed.actor import ActorFuture
+
+_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -201,6 +204,8 @@ class WorkerParts(Parts):
         lost = {home for home, answer in answers.items() if answer is None}
         if lost:
             self._losses += 1
+            for _ in lost:
+                _log.warning("Lost a worker; its parts begin the step again on another.")
             if self._losses > MOST_LOSSES:
                 raise MachineError(
                     f"workers were lost {self._losses} times in a row, likely by their memory. "

@@ -56,60 +56,52 @@ class Settings:
 
     Parameters
     ----------
-    C : Price of a slack, above 0, as LIBLINEAR's -c; C = 1/(2 Δ²) [1].
-    loss : φ of the objective: squared_hinge, log_loss (logistic regression) or hinge; for labels
-        that are numbers squared_error (ridge regression), huber, epsilon_insensitive or its
-        square.
-    epsilon : ε of huber [1.35], epsilon_insensitive and its square [0.1].
-    penalty : Of the weights: l2 (½‖w‖²), l1 (‖w‖₁), or elasticnet, a mean of both; sparse but for
-        l2.
-    l1_ratio : r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖², from 0 to 1 [0.5].
-    delta : Δ ≥ 0 in place of C; 0 is the hard margin, for separable rows, by the paper alone.
-    rho : ρ ≥ 0, the constant feature that carries the bias; 0 = no bias.
-    intercept : penalised as a weight; free: not penalised; none: there is no bias [penalised; free
-        for labels that are numbers].
+    C : Price of a slack, LIBLINEAR's -c; C = 1/(2 Δ²) [1].
+    loss : squared_hinge, log_loss (logistic regression) or hinge; of numbers squared_error (ridge
+        regression), huber, epsilon_insensitive or its square.
+    epsilon : ε of huber [1.35] or epsilon_insensitive [0.1].
+    penalty : l2 (½‖w‖²), l1 (‖w‖₁) or elasticnet, a mean.
+    l1_ratio : r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖² [0.5].
+    delta : Δ ≥ 0 in place of C; 0 is the hard margin.
+    rho : Constant feature carrying the bias; 0 = none.
+    intercept : penalised, free, none [penalised; free of numbers].
     class_weight : Factors of C: balanced, or LABEL=W,LABEL=W.
-    stage : auto, or the paper's stages in order, each 0 < ε < 2, as in 1,0.1; ascent is auto.
-    variant : The ℓ-margitron or the t-margitron.
-    b : b/R^(1+ε) (length) or b/R² (steps), one number a stage [from the bounds].
-    tol : Relative duality gap that ends the run, 0 ≤ tol < 1; 0 = converge.
-    max_epochs : Full epochs at most, at least 1.
-    mini_epochs : Mini-epochs after a reading at most, at least 0 [50; 500 for hinge and
-        epsilon_insensitive].
-    active_set : Memory for the rows that mini-epochs visit, 8 bytes a nonzero and 24 a row; it
-        affects the model [1 GB, or what --memory leaves].
-    seed : Seed of the order of rows, at least 0.
-    faithful : Follow the paper's procedure exactly, rows in the order of the files; needs many
-        readings.
-    held_out : Share of the rows that is held out of training, by a hash of the shard's name and the
-        row's number.
-    parts : Deal the shards into N parts that train together, on threads or workers; it affects the
+    stage : The paper's stages, each 0 < ε < 2, as in 1,0.1.
+    variant : length or steps: the ℓ- or the t-margitron.
+    b : b/R^(1+ε) or b/R², one a stage [from the bounds].
+    tol : Relative duality gap to prove; 0 = converge.
+    max_epochs : Full epochs at most.
+    mini_epochs : Mini-epochs after a reading at most [50; 500 for hinge and epsilon_insensitive].
+    active_set : Memory for rows held at once, 8 bytes a nonzero and 24 a row; affects the model [1
+        GB, or what --memory leaves].
+    seed : Seed of the order of rows.
+    faithful : Follow the paper exactly; needs many readings.
+    held_out : Share of the rows held out of training, by a hash of the shard's name and the row's
+        number.
+    parts : Deal the shards into N parts that train together, on threads or workers; affects the
         model [1; with workers one a shard, up to 64].
     index_base : Number of the first column in text; auto: 1 if column 0 never occurs.
     multiclass : Take any number of labels, one a row.
     multilabel : Take several labels a row or none: 1,5,7 in text, numbers or names; in Parquet and
         Arrow a list.
     weights_in_label : Read text labels as label:weight.
-    label : Tables: the column of labels [found by the usual names].
+    label : Tables: the column of labels [by the usual names].
     weight : Tables: the column of row weights, ≥ 0 [none].
-    features : Tables: the list or map of features; or columns of numbers, NAME,NAME,… [a list or
-        map of a usual name, or all columns if all are numbers].
-    values : Tables: the list of values beside a list of features [found by the usual names].
-    hash_bits : Hash named features into 2^N columns, N from 1 to 31.
-    hash_seed : Seed of that hash, at least 0.
-    vocabulary : File of feature names, one a line: line 1 is column 0.
-    null_values : CSV: words that stand for a null beside the empty field, WORD,WORD,… [NA, N/A, ?,
-        null, nan and the like].
-    columns : Tables: NAME:KIND,NAME:KIND,…, columns and their KIND: number, category, date, list or
-        text, category:hash or text:hash. Or FILE.toml; or auto, or auto,-NAME without a column.
-    text : Tables: the column of documents, short for --columns NAME:text; NAME:hash.
-    transformer : Tables: a transformer of scikit-learn in a FILE of skops, fitted or not, which
-        makes the features.
-    sample_rows : Rows, the first ones, on which a transformer is fitted; or all.
-    on_null_label : Tables: what to do with a row without a label: end the run, or leave it out.
+    features : Tables: the list or map of features, or columns of numbers, NAME,NAME,… [by the usual
+        names].
+    values : Tables: the values beside a list of features.
+    hash_bits : Hash named features into 2^N columns, N up to 31.
+    hash_seed : Seed of that hash.
+    vocabulary : Names of features, one a line: line 1 is column 0.
+    null_values : CSV: words for null [NA, N/A, ?, null, nan and such].
+    columns : Tables: NAME:KIND,… with the kind number, category, date, list, text, category:hash,
+        text:hash; FILE.toml; auto; auto,-NAME without a column.
+    text : Tables: the column of documents, NAME or NAME:hash.
+    transformer : Tables: a transformer of scikit-learn, by skops.
+    sample_rows : First rows, to which a transformer is fitted, or all.
+    on_null_label : Rows without a label: error or skip.
     allow_duplicate : Accept two shards with the same content.
-    on_bad_shard : What to do with a malformed, truncated or damaged shard: end the run, or leave it
-        out and list it.
+    on_bad_shard : Malformed, truncated or damaged shards: error, or skip and list.
 
     Raises
     ------
@@ -369,6 +361,12 @@ PROBLEM = _NAMES[: _NAMES.index("stage")]
 READING = _NAMES[_NAMES.index("index_base") :]
 """The settings that say how shards are read."""
 
+PLACES = _NAMES[_NAMES.index("weights_in_label") : _NAMES.index("columns")]
+"""Those of them that say where things are in a shard."""
+
+PAPER = ("delta", "stage", "variant", "b", "mini_epochs", "faithful")
+"""The settings of the paper's procedure."""
+
 SKLEARN_NAMES = {name: name for name in (*PROBLEM, "tol") if name not in ("delta", "rho")}
 SKLEARN_NAMES |= {"intercept_scaling": "rho", "max_iter": "max_epochs", "random_state": "seed"}
 """Maps scikit-learn's name of a setting to ours."""
@@ -380,11 +378,10 @@ class Machine:
 
     Parameters
     ----------
-    memory : Use no more memory than this; a run that needs more is refused [half of the machine's].
-    cache_dir : Directory for the prepared shards, which training reads [MODEL.run/cache; temporary
-        where no run is made].
+    memory : A run that needs more is refused [half of all].
+    cache_dir : Directory for prepared shards [MODEL.run/cache].
     threads : Threads of this process [all processors].
-    run_dir : Directory for states, witness and cache [MODEL.run].
+    run_dir : Directory for states and cache [MODEL.run].
     """
 
     memory: int | str | None = setting(None, "size", Range(0))

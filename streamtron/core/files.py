@@ -32,6 +32,7 @@ from streamtron.core.errors import (
     SettingsError,
     StreamtronError,
 )
+from streamtron.core.limits import out_of_memory
 from streamtron.core.text import format_size, short
 
 _log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ def reading_from(path: str | os.PathLike[str]) -> Iterator[None]:
             f"{path}: cannot be read ({error.strerror or error}). {remedy}"
         ) from error
     except MemoryError as error:
-        raise MachineError(f"{path}: does not fit in memory. Give the right file.") from error
+        advice = f"{out_of_memory()}, or check that it is the right file."
+        raise MachineError(f"{path}: cannot be read, {advice}") from error
 
 
 def at_most(size: float) -> Callable[[str, int], int]:

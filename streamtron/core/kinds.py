@@ -41,12 +41,13 @@ BELOW_1 = Range(0.0, 1.0 - 2.0**-53, words="0 to below 1")
 
 
 class Kind(NamedTuple):
-    """What makes a value of what Python or TOML gives, what makes one of the command line's text,
-    and what is expected, in words."""
+    """What is expected, in words; what makes a value of what Python or TOML gives, and of the
+    command line's text; and what help calls it."""
 
     words: str
     make: Callable[[Any], Any]
     parse: Callable[[str], Any] = str
+    shown: str = "TEXT"
 
 
 def _as(types: tuple[Any, ...], given: Any) -> Any:
@@ -127,39 +128,45 @@ def _not_empty(make: Callable[[Any], str], given: Any) -> str:
 
 
 KINDS = {
-    "number": Kind("a number", _number, lambda text: float(digits(text))),
-    "whole": Kind("a whole number below 2⁶³", _whole, lambda text: _whole(int(digits(text)))),
+    "number": Kind("a number", _number, lambda text: float(digits(text)), "NUMBER"),
+    "whole": Kind("a whole number below 2⁶³", _whole, lambda text: _whole(int(digits(text))), "N"),
     "size": Kind(
         "a whole number of bytes, or text such as 1GB",
         lambda size: parse_size(size) if isinstance(size, str) else _whole(size),
         parse_size,
+        "SIZE",
     ),
     "duration": Kind(
         "a number of seconds, or text such as 5m",
         lambda time: parse_duration(time) if isinstance(time, str) else _number(time),
         parse_duration,
+        "TIME",
     ),
     "flag": Kind("true or false", partial(_as, (bool,))),
     "text": Kind("text", _text),
     "name": Kind("text that is not empty", partial(_not_empty, _text)),
-    "stage": Kind("text or a number", partial(_as, (str, int, float))),
+    "stage": Kind("text or a number", partial(_as, (str, int, float)), str, "STAGES"),
     "numbers": Kind(
         "numbers between commas, one a stage",
         lambda b: (*map(_number, b if hasattr(b, "__iter__") else [b]),),
         _parse_numbers,
+        "NUMBERS",
     ),
     "weights": Kind(
         "balanced, or a number above 0 for each label, as in 1=2,-1=0.5",
         _weights,
         lambda text: text if text == "balanced" else _parse_weights(text),
+        "WEIGHTS",
     ),
-    "names": Kind("names of columns", _names),
+    "names": Kind("names of columns", _names, str, "NAMES"),
     "columns": Kind("NAME:KIND,NAME:KIND,…, auto, or FILE.toml", _specs),
-    "transformer": Kind("a file of skops, or a transformer of scikit-learn", _transformer),
-    "rows": Kind("a whole number from 1 on, or all", _rows, _rows),
-    "words": Kind("words between commas", _words, _words),
-    "input": Kind("a path", partial(_not_empty, as_path)),
-    "output": Kind("a path", absolute),
+    "transformer": Kind(
+        "a file of skops, or a transformer of scikit-learn", _transformer, str, "FILE"
+    ),
+    "rows": Kind("a whole number from 1 on, or all", _rows, _rows, "N"),
+    "words": Kind("words between commas", _words, _words, "WORDS"),
+    "input": Kind("a path", partial(_not_empty, as_path), str, "FILE"),
+    "output": Kind("a path", absolute, str, "PATH"),
 }
 
 
@@ -186,7 +193,7 @@ def checked(
     range: Range = Range(),  # noqa: B008
 ) -> Any:
     """Return a value of a kind and range; for others raise a SettingsError with the name."""
-    words, make, _ = KINDS[kind] if isinstance(kind, str) else one_of(kind)
+    words, make, *_ = KINDS[kind] if isinstance(kind, str) else one_of(kind)
     try:
         value = make(given)
     except SettingsError:

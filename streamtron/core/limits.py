@@ -14,18 +14,31 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from streamtron.core.text import format_size
+
 
 @cache
 def available_memory(root: str = "/") -> int:
     """Return the bytes of memory that this process may use; ``root`` holds ``proc`` and ``sys``."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if address_space != resource.RLIM_INFINITY:
-        limits.append(address_space)
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_address_space()]
     for group in _groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):  # version 2, version 1
             limits += _numbers(group / name)
     return min(limits)
+
+
+def _address_space() -> list[int]:
+    """Return the limit on addresses, if there is one."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return [] if limit == resource.RLIM_INFINITY else [limit]
+
+
+def out_of_memory() -> str:
+    """Say that there is no more memory, and what to do: ``ulimit -v`` may allow less than there is,
+    and libraries alone take up to 2 GB of addresses, most of which they do not use."""
+    for limit in _address_space():
+        return f"out of memory: ulimit -v allows {format_size(limit)} of addresses. Allow more"
+    return "out of memory. Use a machine with more"
 
 
 def peak_memory() -> int:

@@ -18,14 +18,8 @@ METRICS = ("accuracy", "precision", "recall", "f1", "roc_auc", "average_precisio
 
 METRICS_OF_MANY = (
     "accuracy",
-    "micro_precision",
-    "micro_recall",
-    "micro_f1",
-    "macro_precision",
-    "macro_recall",
-    "macro_f1",
-    "macro_roc_auc",
-    "macro_average_precision",
+    *(f"micro_{name}" for name in METRICS[1:4]),
+    *(f"macro_{name}" for name in METRICS[1:]),
 )
 """Metrics by which a sweep of many classes can choose."""
 

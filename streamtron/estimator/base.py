@@ -22,10 +22,10 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.events import CHUNK_SECONDS, ChunkDone, Event, Listener, ReadingDone, ignore
 from streamtron.core.rows import Data, Label
-from streamtron.core.text import label_text, up
+from streamtron.core.text import format_size, label_text, up
 from streamtron.data import Dataset
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
@@ -65,6 +65,18 @@ def learners_of(
         )
         for label in positives
     ]
+
+
+def check_width(columns: int, classes: int, machine: Machine) -> None:
+    """Refuse columns whose weights do not fit in memory, where an estimator holds all: as
+    ``coef_``, and as the weights and the dual sums from which ``partial_fit`` goes on."""
+    needed = 3 * 8 * columns * (classes if classes > 2 else 1)
+    if needed > machine.memory_limit:
+        raise MachineError(
+            f"X: {columns:,} columns, whose coef_ and the like take {format_size(needed)}; the "
+            f"limit is {format_size(machine.memory_limit)}. Use streamtron.fit, whose model holds "
+            "the weights that are not 0 alone."
+        )
 
 
 def problem_of(
@@ -115,8 +127,10 @@ def _train_on_shards(
             paths, [settings], machine, listen, cache, None, classes=known, open_parts=open_parts
         )
         fitting = stack.enter_context(opened(job))
-        learners, _ = fitting.train()
         data, settings = fitting.data, fitting.settings
+        check_width(data.width, len(data.labels), machine)
+        learners, _ = fitting.train()
+        settings = fitting.settings
         if len(data.labels) < 2 and not settings.regression:
             raise DataError(
                 f"all {data.rows} rows have one class, {sorted_labels(data.labels)[0]!r}: "
@@ -222,11 +236,16 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         SettingsError : a multilabel model, or one of numbers where classes are predicted, or the
-            other way round; a model of the hard margin.
+            other way round; a calibrated model; a model of the hard margin.
         """
         model = as_model(model)
         if model.kind not in cls._kinds:
             raise SettingsError(f"{cls.__name__} cannot be made of a {model.kind} model.")
+        if model.calibration is not None:
+            raise SettingsError(
+                f"{cls.__name__} predicts by decisions, and the model is calibrated: use "
+                "model.to_sklearn(), or leave out its probabilities by model.but(calibration=None)."
+            )
         fitted = cls(**parameters_of(model))
         fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
         if model.classes:
@@ -251,6 +270,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             and (self._rows, self.coef_.shape[-1]) == rows.X.shape
             and all(past.rho == settings.augmentation for past in self._past)  # of the bias
         )
+        check_width(rows.X.shape[1], len(rows.classes), machine)
         data = rows.data()
         size = size_of(data)
         if not fits_in_memory(settings, size):

@@ -62,7 +62,8 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     warm_start : begin ``fit`` at the weights of the previous fit, and with the squared hinge at its
         dual variables, if rows, columns and classes are as many and the intercept is of the same
         kind. The optimum is the same.
-    n_jobs : threads; None or -1 = all processors, -2 = all but one. The weights are the same bits.
+    n_jobs : threads; None = one, -1 = all processors, -2 = all but one. The weights are the same
+        bits.
     verbose : whether to print a line for every reading, and every ten seconds.
 
     Attributes

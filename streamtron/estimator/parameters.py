@@ -54,11 +54,11 @@ def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = No
 
 
 def machine_of(n_jobs: Any) -> Machine:
-    """Return a machine of as many threads; None and −1 are all processors, −2 all but one."""
+    """Return a machine of as many threads; None is one, −1 all processors, −2 all but one."""
     if isinstance(n_jobs, int) and n_jobs < 0:
         n_jobs = max(1, available_processors() + 1 + n_jobs)
     with _named_as_in_sklearn():
-        return Machine(threads=n_jobs)
+        return Machine(threads=1 if n_jobs is None else n_jobs)
 
 
 def parameters_of(model: LinearModel) -> dict[str, Any]:

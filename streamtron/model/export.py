@@ -30,9 +30,10 @@ def export(
     rounding, at most (columns + 8) · 2⁻⁵³ · (Σ |w_j x_j| + |bias|).
 
     * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
-      ``weights[…, j]``. Classes must be integers. It has no place for a calibration; of the
-      logistic loss ``predict -b 1`` gives the probabilities. Of ``squared_error`` and ``huber``,
-      which LIBLINEAR does not solve, it is an ``L2R_L2LOSS_SVR`` with the same predictions.
+      ``weights[…, j]``. Classes must be integers. It has no place for a calibration: its labels are
+      those of the decisions. Of the logistic loss ``predict -b 1`` gives the probabilities. Of
+      ``squared_error`` and ``huber``, which LIBLINEAR does not solve, it is an ``L2R_L2LOSS_SVR``
+      with the same predictions.
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
@@ -40,19 +41,21 @@ def export(
       the inputs are its columns, by name and of shape (rows, 1): numbers as float32, categories and
       texts as strings. It is refused where a step has no converter.
       Of a calibrated model, and of the logistic loss, also ``probabilities``, float64
-      (rows, classes), as ``predict_proba``. Of regression the one output is ``prediction``, float64
+      (rows, classes), as ``predict_proba``; the label of a calibrated model is the most probable
+      one. Of regression the one output is ``prediction``, float64
       of shape (rows,).
     * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
       ``skops.io.load``. Of the logistic loss it is a ``LogisticRegression``; of more than two
       classes a ``OneVsRestClassifier`` of these, which does not know the class weights. A
-      calibrated model becomes a ``CalibratedClassifierCV`` of it, of which ``predict_proba`` is
-      that of the model and ``predict`` takes the most probable class. Of many classes of which few
+      calibrated model becomes a ``CalibratedClassifierCV`` of it, with the same ``predict_proba``
+      and ``predict``. Of many classes of which few
       weights are not 0, ``coef_`` is sparse. skops asks that the classes of the last two are named:
       ``trusted=skops.io.get_untrusted_types(file=path)``. Of regression it is a ``Ridge`` or
       ``HuberRegressor`` with alpha = 1/C, or a ``LinearSVR``. Of a model with a transformer it is
       a ``Pipeline`` of this one and the estimator.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
-      name, in full precision; all settings; how rows are read or made of documents (``reading``).
+      name, in full precision; all settings; how rows are read or made of documents (``reading``);
+      and whether ``decisions`` or ``probabilities`` choose the label (``label_by``).
 
     Parameters
     ----------
@@ -147,6 +150,7 @@ def _json(model: LinearModel) -> Iterator[bytes]:
         "reading": dict(model.reading),
         "certificate": model.certificate,
         "calibration": model.calibration,
+        "label_by": "decisions" if model.calibration is None else "probabilities",
     }
     yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
     start, has_names = ',\n "directions": [', model.has_names

@@ -57,6 +57,8 @@ class LinearModel:
       the highest decision, the first of equals.
     * **Multilabel** (``reading["multilabel"]``): K ≥ 1 classes; a row gets every class whose
       decision is above 0.
+    * **Calibrated**: a row gets the most probable class, the first of equals; of several labels
+      those whose probability is above ½.
     * **Regression** (a loss of numbers): no class; w·x + bias is predicted.
 
     Two models are equal if their files are equal, byte for byte.
@@ -264,10 +266,10 @@ class LinearModel:
         return labels_of(self, self.decision_function(X))
 
     def predict_top(self, X: Any, k: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return the k classes with the highest decisions of every row, the highest first and of
-        equals the first class, and these decisions, both of shape (rows, k). No more decisions are
-        in memory than of some rows. SettingsError: a model of two classes or of numbers, or another
-        k than 1 to the number of classes."""
+        """Return the k classes with the highest decisions of every row, of a calibrated model the
+        most probable ones, the highest first and of equals the first class; and their decisions;
+        both of shape (rows, k). No more decisions are in memory than of some rows. SettingsError:
+        a model of two classes or of numbers, or another k than 1 to the number of classes."""
         codes, decisions = highest(self, rows_of(self, X), k, self._decided)
         return np.array(self.classes, object)[codes], decisions
 

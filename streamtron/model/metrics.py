@@ -35,14 +35,15 @@ class Evaluation:
     """The metrics of one set of rows; each is an attribute: ``evaluation.accuracy``.
 
     Counts are sums of row weights (1 where none is given). A row counts as predicted positive if
-    its decision is > 0. With tp, fp, fn, tn the weights of the four cases: precision tp/(tp + fp),
-    recall tp/(tp + fn), F1 2 tp/(2 tp + fp + fn). ROC AUC is the chance that a positive row's
-    decision exceeds a negative row's, ties counting half; average precision is Σ (recall_i −
-    recall_{i−1}) precision_i over the distinct decisions from the highest down. All lie in [0, 1];
-    what is not defined (0/0; AUC with one class only; average precision without positives) is None.
-    Both are scikit-learn's on all rows. Of more than 50 million decisions, those of all classes
-    counted, decisions that differ by a relative 2⁻¹⁰ or less are taken as equal (2⁻⁷ of more
-    than 762 classes), and ``binned`` is there and True.
+    its decision is > 0; of a calibrated model the predicted class is the most probable one. With
+    tp, fp, fn, tn the weights of the four cases: precision tp/(tp + fp), recall tp/(tp + fn), F1 2
+    tp/(2 tp + fp + fn). ROC AUC is the chance that a positive row's decision exceeds a negative
+    row's, ties counting half; average precision is Σ (recall_i − recall_{i−1}) precision_i over the
+    distinct decisions from the highest down. All lie in [0, 1]; what is not defined (0/0; AUC with
+    one class only; average precision without positives) is None. Both are scikit-learn's on all
+    rows. Of more than 50 million decisions, those of all classes counted, decisions that differ by
+    a relative 2⁻¹⁰ or less are taken as equal (2⁻⁷ of more than 762 classes), and ``binned`` is
+    there and True.
 
     * **Always:** ``rows`` (those of weight 0 included), ``weight`` (the sum of the row weights),
       ``accuracy``, the share of the weight on rows whose predicted classes are exactly theirs.
@@ -156,7 +157,7 @@ class Scores:
         decisions : of the same shape, finite.
         weights : shape (rows,), ≥ 0, checked by the reader; 0 leaves every metric as it is.
         chosen : like ``truth``: which classes are predicted, where the sign of the decision does
-            not say so (of many classes, the highest decision wins).
+            not say so (of many classes, or of a calibrated model).
         others : shape (rows,): which rows have a label that is none of the classes.
         """
         shape = (len(truth), len(self._cases))

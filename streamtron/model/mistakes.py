@@ -41,18 +41,25 @@ class Mistakes:
         self._worst: list[dict[str, Any]] = []
 
     def add(
-        self, truth: NDArray[np.bool_], decisions: Floats, weights: Floats, shard: str, first: int
+        self,
+        truth: NDArray[np.bool_],
+        chosen: NDArray[np.bool_],
+        decisions: Floats,
+        weights: Floats,
+        shard: str,
+        first: int,
     ) -> None:
-        """Add rows of a shard from its row ``first`` on: their classes and decisions, shape (rows,
-        K), or (rows, 1) and (rows,) of two classes."""
+        """Add rows of a shard from its row ``first`` on: their classes, those predicted, and
+        decisions, shape (rows, K); of two classes (rows, 1), (rows,) and (rows,)."""
         if truth.shape[1] == 1:
             truth, decisions = np.hstack([~truth, truth]), np.column_stack([-decisions, decisions])
+            chosen = np.column_stack([~chosen, chosen])
         rows = np.flatnonzero(truth.any(axis=1))
-        label, predicted = truth[rows].argmax(axis=1), decisions[rows].argmax(axis=1)
-        for k, chosen in set(zip(label.tolist(), predicted.tolist(), strict=True)):
-            if k != chosen:
-                weight = float(weights[rows[(label == k) & (predicted == chosen)]].sum())
-                self._confused[k, chosen] += weight
+        label, predicted = truth[rows].argmax(axis=1), chosen[rows].argmax(axis=1)
+        for pair in set(zip(label.tolist(), predicted.tolist(), strict=True)):
+            if pair[0] != pair[1]:
+                places = rows[(label == pair[0]) & (predicted == pair[1])]
+                self._confused[pair] += float(weights[places].sum())
         if self._most:
             self._take_worst(rows, label, predicted, decisions[rows], shard, first)
 

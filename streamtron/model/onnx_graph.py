@@ -55,6 +55,10 @@ _GRAPHS = {
 """Kind of model → outputs, and how the prediction follows from the scores, in ONNX's text syntax;
 the numbers of its types: 7 is int64, 11 is double."""
 
+_PROBABLE = "code = ArgMax<axis=1, keepdims=0>(probabilities) label = Gather(classes, code)"
+_PROBABLE_LABELS = "labels = Greater(probabilities, half)"
+"""How the prediction of a calibrated model follows from the probabilities."""
+
 _SUMS = {
     "two classes": "other = Sub(one, each) probabilities = Concat<axis=1>(other, each)",
     "multiclass": "total = ReduceSum(each, one_axis) some = Greater(total, zero) "
@@ -97,13 +101,17 @@ def _graph(model: LinearModel) -> Any:
         directions = calibration["directions"]
         make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
         extra_nodes, extra_constants = make(directions)
-        nodes += f" column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
+        shares = f"column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
+        if model.calibration is not None:
+            nodes = _PROBABLE_LABELS if model.kind == "multilabel" else _PROBABLE
+        nodes = f"{shares} {nodes}"
         constants |= {
             "shape": np.array([-1, len(directions)]),
             **extra_constants,
             "one": 1.0,
             "one_axis": np.array([1]),
             "even": 1.0 / len(classes),
+            "half": 0.5,
         }
         outputs += f", double[N, {len(classes)}] probabilities"
     opsets = ", ".join(f'"{name}": {number}' for name, number in _OPSETS.items() if not name)

@@ -17,6 +17,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Rows
 from streamtron.core.text import some
+from streamtron.model.calibration import probabilities_of
 from streamtron.model.validation import HUGE
 
 if TYPE_CHECKING:
@@ -259,20 +260,28 @@ def labels_of(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[Any
     order; of regression the decisions, which are the numbers predicted."""
     if model.regression:
         return decisions
+    chosen = chosen_classes(model, decisions)
     if model.kind == "multilabel":
-        sets = (tuple(compress(model.classes, row)) for row in (decisions > 0).tolist())
+        sets = (tuple(compress(model.classes, row)) for row in chosen.tolist())
         return np.fromiter(sets, dtype=object, count=len(decisions))
     dtype = object if isinstance(model.classes[0], str) else None
-    codes = decisions.argmax(axis=1) if decisions.ndim == 2 else (decisions > 0).astype(np.intp)
+    codes = chosen.argmax(axis=1) if decisions.ndim == 2 else chosen.astype(np.intp)
     return np.asarray(np.array(model.classes, dtype=dtype)[codes])
 
 
 def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which of many classes are predicted, bool of shape (rows, K)."""
-    if model.kind == "multilabel":
-        return decisions > 0.0
-    highest = np.argmax(decisions, axis=1, keepdims=True)
-    return np.asarray(highest == np.arange(len(model.classes)))
+    """Return which classes are predicted, bool of the shape of the decisions: of two classes
+    whether it is the larger one. A calibrated model predicts the most probable class, and of
+    several labels those whose probability is above ½."""
+    values = _ranking(model, decisions)
+    if model.kind == "multiclass":
+        return np.asarray(values.argmax(axis=1)[:, None] == np.arange(len(model.classes)))
+    return values > (0.0 if model.calibration is None else 0.5)
+
+
+def _ranking(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what ranks the classes of a row: of a calibrated model its probabilities."""
+    return decisions if model.calibration is None else probabilities_of(model, decisions)
 
 
 AT_ONCE = 1 << 20
@@ -282,8 +291,8 @@ AT_ONCE = 1 << 20
 def highest(
     model: LinearModel, X: sparse.csr_array, k: int, decide: Callable[[Any], NDArray[np.float64]]
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return the places of the k highest decisions of every row, and these; ``decide`` : computes
-    those of some rows. See ``LinearModel.predict_top``."""
+    """Return the places of the k highest classes of every row, and their decisions; ``decide`` :
+    computes those of some rows. See ``LinearModel.predict_top``."""
     most = len(model.classes)
     if model.kind not in ("multiclass", "multilabel"):
         raise SettingsError(
@@ -297,6 +306,6 @@ def highest(
     for start in range(0, X.shape[0], step):
         some = slice(start, start + step)
         every = decide(X[some])
-        codes[some] = np.argsort(-every, axis=1, kind="stable")[:, :k]
+        codes[some] = np.argsort(-_ranking(model, every), axis=1, kind="stable")[:, :k]
         decisions[some] = np.take_along_axis(every, codes[some], axis=1)
     return codes, decisions

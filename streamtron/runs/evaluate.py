@@ -254,10 +254,10 @@ class Evaluator:
         if self.residuals is not None:
             self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
             return
-        chosen = None if self.two else chosen_classes(self.model, decisions)
+        chosen = chosen_classes(self.model, decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.strange)
         if self.mistakes is not None:
-            self.mistakes.add(truth, decisions, weights, rows.shard, rows.first_row)
+            self.mistakes.add(truth, chosen, decisions, weights, rows.shard, rows.first_row)
         if self.worth is not None:
             self.worth.add(truth, probabilities_of(self.model, decisions), weights, rows.strange)
         if (bounds := rows.bounds[number]) is not None:

@@ -101,9 +101,9 @@ def predict(
         log_loss.
     certain : whether to tell which labels the best possible model of the same rows and settings is
         proven to give, and between which bounds its decisions are, for which the model must have a
-        certificate; with ``proba`` bounds on its probabilities, if the loss is log_loss. See
-        ``model.certainty``.
-    top : of many classes only so many with the highest decisions; see ``LinearModel.predict_top``.
+        certificate; with ``proba`` bounds on its probabilities. The best possible model of a
+        calibrated one is calibrated in the same way. See ``model.certainty``.
+    top : of many classes only so many, the highest; see ``LinearModel.predict_top``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises
@@ -159,7 +159,7 @@ def predict_shard(
             if optimum is not None:
                 bounds = optimum.decisions(chunk.rows, chunk.squares)
                 sure = None if model.regression else certain_rows(model, *bounds)
-                if proba and model.calibration is None:
+                if proba:
                     bounds = probability_bounds(model, *bounds)
             labels = labels_of(model, decisions)
             yield Scores(labels, decisions, out_of_range, shares, sure, bounds)
@@ -173,22 +173,20 @@ def write_predictions(
     digits: int | None = None,
     **how: Any,
 ) -> Predicted:
-    """Write a line for every row, or Parquet if the name ends with ``.parquet``; a table whose
-    first line has the names of its columns if it ends with ``.tsv``, or with ``.csv``, between
-    commas.
+    """Write a line for every row, fields between tabs; a table whose first line has their names if
+    the name ends with ``.tsv``, or with ``.csv``, between commas; Parquet with columns of these
+    names if it ends with ``.parquet``.
 
-    * **Two classes:** ``label<TAB>decision``; in Parquet columns ``label`` and ``decision``.
-    * **Multiclass:** the label, then K decisions in the order of the classes, tabs in between; in
-      Parquet ``label`` and the list ``decisions``.
-    * **Multilabel:** the labels joined by commas (nothing where there is none), then K decisions;
-      in Parquet the lists ``labels`` and ``decisions``.
-    * **With top:** the k labels, then their decisions; in Parquet the lists ``labels`` and
-      ``decisions``.
-    * **Regression:** the number predicted; its column is ``prediction``.
+    * **Two classes:** ``label`` and ``decision``.
+    * **Multiclass:** ``label``, then ``decision NAME`` of each class, in their order.
+    * **Multilabel:** ``labels``, joined by commas (nothing where there is none), in Parquet a list;
+      then ``decision NAME`` of each class.
+    * **With top:** ``label 1`` to ``label k``, then ``decision 1`` to ``decision k``.
+    * **Regression:** ``prediction``, the number predicted.
 
     With ``proba`` the decisions are followed by ``probability``, of two classes of the larger one,
-    else ``probabilities``; with ``certain`` by ``certain``, in text 1 or 0, ``at_least`` and
-    ``at_most``, one of each or K.
+    else ``probability NAME`` of each class; with ``certain`` by ``certain``, in text 1 or 0, and by
+    ``at_least`` and ``at_most``, or these of each class.
 
     In text, labels that hold a delimiter, a quote or an end of line are quoted as the csv module
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.

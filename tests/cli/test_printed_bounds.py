@@ -71,9 +71,6 @@ def test_a_printed_bound_is_on_its_side_and_the_nearest_of_so_many_digits(value,
     assert low <= Decimal(value) <= high
     if value:
         assert high - low <= Decimal(10) ** (Decimal(value).adjusted() - digits + 1)
-
-
-def test_a_bound_that_is_not_there_is_a_dash():
     assert (down(None), up(None)) == ("-", "-")
 
 

@@ -51,6 +51,8 @@ def _masked(text: str) -> str:
 def test_help(command, run, snapshot, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert succeeded(run(*command.split(), "--help")).stdout == snapshot
+    monkeypatch.setenv("COLUMNS", "80")
+    assert len(run(*command.split(), "--help").stdout.splitlines()) <= 100, "two screens"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,36 @@ def test_a_fit_on_a_terminal_shows_whole_lines_and_leaves_no_bar(terminal, colum
     assert re.search(r"gap [\d.e-]+", " ".join(lines))
 
 
+def test_a_strangers_table_cannot_control_the_terminal(terminal, place):
+    """Its escape sequences and marks of direction are shown as text, wherever a command prints."""
+    rows = "".join(f"{k},\x1b]0;a\x07{k % 3},\x1b[5m{'ab'[k % 2]}\n" for k in range(60))
+    (place / "odd.csv").write_text("\u202eage,ci\x9bty,label\n" + rows, encoding="utf-8")
+    for words in (
+        "inspect odd.csv",
+        "fit odd.csv --columns auto --label label --model odd -v",
+        "predict odd odd.csv -o -",
+        "explain odd",
+        "explain odd odd.csv --row 1",
+        "evaluate odd odd.csv --worst 3",
+        "inspect odd",
+        "fit odd.csv --columns nonesuch:number --label label --model never",
+    ):
+        shown = terminal(120, *words.split())
+        shown.end()
+        assert not re.search(r"\x1b\]|\x1b\[5m|[\x07\x9b\u202e]", shown.raw), words
+        assert re.search(r"\\x1b|\\x9b|\\u202e", shown.raw), words
+
+
+def test_a_warning_stands_above_the_bar_on_a_line_of_its_own(terminal, place):
+    (place / "holed").mkdir()
+    for name, rows in (("a", "1 1:1\n-1 2:1\n"), ("b", "1 1:x\n")):
+        (place / "holed" / f"{name}.svm").write_text(rows)
+    shown = terminal(120, "fit", "holed", "--model", "mh", "--on-bad-shard", "skip")
+    assert shown.end() == 0
+    assert shown.screen.lines[0].startswith("b.svm, line 1: ")
+    assert not [line for line in shown.screen.lines if "━" in line or "preparing" in line]
+
+
 @pytest.mark.parametrize("columns", WIDTHS)
 @pytest.mark.parametrize("where", [(), pytest.param(("--workers", 2), marks=pytest.mark.slow)])
 def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(terminal, columns, where):
@@ -108,17 +138,6 @@ def test_in_a_pipe_v_prints_plain_lines_each_with_a_time(place):
     assert re.search(f", ends about {CLOCK}$", readings[0]), "the rows in memory are solved"
     assert "ends about" not in readings[-1]
     assert re.search(r", gap [\d.e-]+$", readings[-1])
-
-
-def test_lines_of_several_problems_name_them(run):
-    done = run("sweep", "train", "--valid", "held-out", "--C", "0.1,1", "-v")
-    readings = [line for line in done.stderr.splitlines() if "active rows" in line]
-    assert {line[9:].partition(": reading")[0] for line in readings} == {
-        "C 0.1, rho 1",
-        "C 1, rho 1",
-    }
-    ended = [line for line in done.stderr.splitlines() if "stage ascent ended" in line]
-    assert [line[9:].partition(": stage")[0] for line in ended] == ["C 0.1, rho 1", "C 1, rho 1"]
 
 
 class Clock:
@@ -271,16 +290,51 @@ def test_update_forget_and_certify_append_to_a_log(run, place):
     assert proof["readings"] == 1.0, "rows in memory are scanned there"
 
 
-def test_the_log_of_a_sweep_has_a_line_for_every_candidate(run, place):
-    words = ("--valid", "held-out", "--C", "0.1,1", "--log", "sweep.jsonl")
-    assert run("sweep", "train", *words).returncode == 0
-    lines = _log(place / "sweep.jsonl")
+def test_a_sweep_names_every_candidate_in_its_log_and_its_lines(run, place):
+    words = ("--valid", "held-out", "--C", "0.1,1", "--log", "sweep.jsonl", "-v")
+    told = succeeded(run("sweep", "train", *words)).stderr.splitlines()
+    lines, candidates = _log(place / "sweep.jsonl"), ["C 0.1, rho 1", "C 1, rho 1"]
     started = [line for line in lines if line["event"] == "trials_started"]
     trials = [line for line in lines if line["event"] == "trial_done"]
     assert sum(line["trials"] for line in started) == len(trials)
     assert [line["later"] for line in started] == [None] * (len(started) - 1) + [0]
-    assert {line["candidate"] for line in trials} == {"C 0.1, rho 1", "C 1, rho 1"}
+    assert {line["candidate"] for line in trials} == {*candidates}
     assert all(0.5 < line["metrics"]["accuracy"] <= 1.0 for line in trials)
+    readings = {line[9:].partition(": reading")[0] for line in told if "active rows" in line}
+    ended = [line[9:].partition(": stage")[0] for line in told if "stage ascent ended" in line]
+    assert (readings, ended) == ({*candidates}, candidates)
+
+
+def _gauges(path: Path) -> dict[str, float]:
+    """The numbers of a file in Prometheus' text format, by name and labels."""
+    lines = path.read_text().splitlines()
+    assert all(line.endswith(" gauge") for line in lines if line.startswith("# TYPE streamtron_"))
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name.removeprefix("streamtron_"): float(value) for name, value in pairs}
+
+
+def test_metrics_say_how_a_command_ended_and_what_it_has_proven(run, place):
+    path, report = place / "m.prom", place / "m.json"
+    words = ("--metrics", path, "--report", report)
+    assert run("fit", "train", "--model", "measured", *words).returncode == 0
+    for command in ("fit", "update"):
+        told, found, by = json.loads(report.read_text()), _gauges(path), f'{{command="{command}"}}'
+        assert found[f"exit_status{by}"] == 0
+        assert found[f"rows{by}"] == told["rows"]
+        assert found[f"readings{by}"] == told["readings"]
+        assert found[f"relative_duality_gap{by}"] == told["certificate"]["relative_duality_gap"]
+        for phase, seconds in told["phases"].items():
+            assert found[f'phase_seconds{{command="{command}",phase="{phase}"}}'] == seconds
+        succeeded(run("update", "measured", "more", *words))
+    assert run("update", "measured", "nonesuch", *words).returncode == 3
+    found = _gauges(path)
+    assert [*found] == ['exit_status{command="update"}', 'end_time_seconds{command="update"}']
+    assert found['exit_status{command="update"}'] == 3
+    for name, sentence in (("train/part-00000.svm", "so it is kept"), ("new", "the model is")):
+        one_sentence(run("fit", "train", "--model", "new", "--metrics", name), 2, sentence)
+    failed = run("fit", "train", "--model", "new", "--metrics", "/dev/full")
+    assert failed.returncode == 5, failed.stderr
+    assert "/dev/full: cannot be written" in failed.stderr
 
 
 def test_chunks_are_logged_at_most_so_often(tmp_path):

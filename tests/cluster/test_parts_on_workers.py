@@ -139,13 +139,18 @@ def disturbed(workers: Workers, kind: type[WorkerParts], **how: Any) -> OpenPart
     return opened
 
 
-def test_kills_between_or_within_rounds_change_no_bit(place, workers, alone, active_set, tmp_path):
+def test_kills_between_or_within_rounds_change_no_bit(
+    place, workers, alone, active_set, tmp_path, monkeypatch
+):
+    told: list[str] = []
+    monkeypatch.setattr(cluster_parts._log, "warning", told.append)
     for at, within in [(1, True), (5, False)] if active_set == ALL else [(5, True)]:
         model, mark = tmp_path / f"{at}", tmp_path / f"dead-{at}"
         killing = disturbed(workers, Killing, at=at, mark=mark if within else None)
         found = trained(place, model, killing, active_set)
         assert model.read_bytes() == alone, at
         assert mark.exists() == within
+        assert told.pop() == "Lost a worker; its parts begin the step again on another."
         assert found.report["steps"]["describe"]["rounds"] == 1, at
 
 

@@ -158,3 +158,16 @@ def test_a_line_too_long_for_the_address_space_is_refused_with_its_place(command
         f"sys.argv[1:] = {words!r}; {COMMAND}"
     )
     one_sentence(in_python(code), 5, "long.svm, line 2: a row longer than 250,000,000 bytes")
+
+
+def test_what_does_not_fit_in_the_addresses_of_ulimit_is_not_called_too_large():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (8 * 10**8, 8 * 10**8))\n"
+        "from streamtron.core.files import reading_from\n"
+        "with reading_from('t.parquet'): bytearray(10**9)"
+    )
+    said = in_python(code).stderr.splitlines()[-1]
+    assert (
+        "t.parquet: cannot be read, out of memory: ulimit -v allows 800.0 MB of addresses" in said
+    )
+    assert said.endswith("Allow more, or check that it is the right file.")

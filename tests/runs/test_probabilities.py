@@ -26,7 +26,13 @@ from streamtron.core.files import locked
 from streamtron.core.sealed import write_sealed
 from streamtron.core.theory import decision_radius
 from streamtron.model.calibration import METHODS, fit_direction, probabilities, probabilities_of
-from streamtron.model.certainty import OptimumBounds, ball_of, certain, middle
+from streamtron.model.certainty import (
+    OptimumBounds,
+    ball_of,
+    certain,
+    middle,
+    probability_bounds,
+)
 from streamtron.model.display import joint_certificate
 from streamtron.model.metrics import ProbabilityScores, binned
 from tests.helpers.models import make_model, refused
@@ -207,8 +213,9 @@ def test_fit_calibrates_and_predict_writes_the_probabilities(run, place, name):
         assert table["probability"].to_pylist() == wanted[:, 1].tolist()
     else:
         assert [[*map(float, line[5:])] for line in lines] == wanted.tolist()
-        assert table.column_names == ["label", "decisions", "probabilities"]
-        assert table["probabilities"].to_pylist() == wanted.tolist()
+        names = [f"probability {name:g}" for name in model.classes]
+        assert table.column_names[-4:] == names
+        assert [table[name].to_pylist() for name in names] == wanted.T.tolist()
     done = run("calibrate", f"{name}.model", f"{name}-train.svm", f"{name}-held.svm")
     assert f"was fitted on rows of {name}-train.svm, " in done.stderr
 
@@ -383,12 +390,24 @@ def _fit_of(place: Path, kind: str, tol: float, **more: Any) -> LinearModel:
     return streamtron.fit(place / f"{kind}.svm", tol=tol, C=0.1, max_epochs=500, **named, **more)
 
 
-@pytest.mark.parametrize(("kind", "loss"), LOOSE)
-def test_the_optimum_gives_certain_rows_their_label_and_all_values_within_bounds(place, kind, loss):
-    shard, proba = place / f"{kind}.svm", loss == "log_loss"
+CALIBRATED = [("two", "log_loss"), ("multiclass", "squared_hinge"), ("multilabel", "squared_hinge")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss", "method"),
+    [*((*case, "") for case in LOOSE), *((*case, how) for case in CALIBRATED for how in METHODS)],
+)
+def test_the_optimum_gives_certain_rows_their_label_and_all_values_within_bounds(
+    place, kind, loss, method
+):
+    """Of a calibrated model the optimum that is calibrated in the same way."""
+    shard, proba = place / f"{kind}.svm", bool(method) or loss == "log_loss"
     best_gap = 1e-11 if loss == "squared_hinge" else 1e-9
     loose = _fit_of(place, kind, LOOSE[kind, loss], loss=loss, **SOME_ROWS.get(loss, {}))
     optimum = _fit_of(place, kind, best_gap, loss=loss)
+    if method:
+        loose = streamtron.calibrate(loose, shard, method=method)
+        optimum = optimum.but(calibration=loose.calibration)
     [found] = streamtron.predict(loose, shard, certain=True, proba=proba)
     [best] = streamtron.predict(optimum, shard, proba=proba)
     same = np.array([a == b for a, b in zip(found.labels, best.labels, strict=True)])
@@ -406,6 +425,42 @@ def test_the_optimum_gives_certain_rows_their_label_and_all_values_within_bounds
         off = np.append(central.weights - optimum.weights, central.bias - optimum.bias)
         radius = proven["ball"]["radius"]
         assert np.linalg.norm(off) <= radius <= (0.6 if loss != "hinge" else 0.708) * larger
+
+
+def test_bounds_hold_where_the_sigmoid_falls_and_where_its_exponent_cancels():
+    model = _proven((1.0,), 0.0, (-1.0, 1.0), radius=0.5)
+    falling = {"method": "sigmoid", "directions": [{"a": 2.0, "b": 0.0}]}
+    least, most = probability_bounds(model.but(calibration=falling), *np.array([[-1.0], [0.5]]))
+    assert (least, most) == pytest.approx((1 / (1 + np.e), 1 / (1 + np.exp(-2.0))))
+    assert not certain(model.but(calibration=falling), *np.array([[-1.0], [0.5]]))
+    assert certain(model.but(calibration=falling), *np.array([[-1.0], [-0.5]]))
+    cancels = {"method": "sigmoid", "directions": [{"a": -1e15, "b": 1e15}]}
+    least, most = probability_bounds(model.but(calibration=cancels), np.ones(1), np.ones(1))
+    assert least < 0.4 < 0.6 < most, "the exponent is off by about a unit"
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_label_of_a_calibrated_model_is_its_most_probable_class(place, kind, method, run):
+    raw, held, (X, _) = _fit(place, kind, "hinge", 1e-3), f"{kind}-held.svm", _rows(kind, "new")
+    model = streamtron.calibrate(raw, place / held, method=method)
+    p = model.predict_proba(X)
+    if kind == "labels":
+        labels = [tuple(np.array(model.classes)[row]) for row in p > 0.5]
+    else:
+        labels = np.array(model.classes)[p.argmax(axis=1)].tolist()
+    differ = [a != b for a, b in zip(labels, raw.predict(X), strict=True)]
+    assert any(differ), "the decision would say another"
+    assert model.predict(X).tolist() == labels
+    [scores] = streamtron.predict(model, place / f"{kind}-new.svm")
+    assert scores.labels.tolist() == labels
+    if kind == "many":
+        assert model.predict_top(X, 1)[0][:, 0].tolist() == labels
+    counted = streamtron.evaluate(model, place / f"{kind}-new.svm")
+    if kind != "labels":
+        right = np.mean(_rows(kind, "new")[1] == np.array(labels))
+        wrong = sum(pair["weight"] for pair in counted.confusions)
+        assert counted.accuracy == pytest.approx(right) == 1.0 - wrong / counted.rows
 
 
 def test_the_radius_holds_what_rounding_the_offsets_loses():

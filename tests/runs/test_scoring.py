@@ -120,8 +120,10 @@ def test_a_line_is_the_label_or_all_above_0_and_every_decision(
         assert set(labels) == {*classes}
         assert [line[0] for line in lines] == [names[place] for place in places]
     table = pq.read_table(tmp_path / "out.parquet", page_checksum_verification=True).to_pydict()
-    columns = ("label", "decision") if two else ("labels"[: 5 + multilabel], "decisions")
-    assert table == dict(zip(columns, (labels, decisions.tolist()), strict=True))
+    label = "labels" if multilabel else "label"
+    columns = ["decision"] if two else [f"decision {name}" for name in names]
+    values = decisions.reshape(len(decisions), -1).T.tolist()
+    assert table == {label: labels, **dict(zip(columns, values, strict=True))}
     assert len([*predict(model, corpus)]) > 1, "a few blocks at a time"
 
 
@@ -141,9 +143,9 @@ def test_the_highest_decisions_are_those_of_all_blocks(multilabel, corpus, tmp_p
     assert _out(model, corpus, tmp_path / "out.txt", top=2) == lines
     assert [[*map(float, line)] for line in lines] == np.hstack([labels, decisions]).tolist()
     write_predictions(model, corpus, tmp_path / "out.parquet", top=2)
-    table = pq.read_table(tmp_path / "out.parquet")
-    assert table["labels"].to_pylist() == labels.tolist()
-    assert table["decisions"].to_pylist() == decisions.tolist()
+    table = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert [*table] == header
+    assert [*zip(*table.values(), strict=True)] == [*map(tuple, np.hstack([labels, decisions]))]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import xxhash
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import scratch_directory
+from streamtron.core.text import reason_of
 from streamtron.data.arrays import canonical
 from streamtron.data.discover import ROWS_GIVEN
 from streamtron.data.formats.arrow import ArrowReader
@@ -151,7 +152,13 @@ def _of_tables(rows: Any) -> Iterator[pa.RecordBatch]:
         if isinstance(table, pa.RecordBatch):
             yield _plain(table)
         elif hasattr(table, "__arrow_c_stream__"):
-            yield from map(_plain, pa.RecordBatchReader.from_stream(table))
+            try:
+                batches = pa.RecordBatchReader.from_stream(table)
+            except pa.ArrowException as error:  # as of columns whose bytes are in another order
+                raise _refusal(
+                    f"{reason_of(error)}. Expected are columns that Arrow has."
+                ) from error
+            yield from map(_plain, batches)
         else:
             raise _refusal(
                 f"a {type(table).__name__}: expected a pandas, polars or Dask data frame, a "
@@ -197,13 +204,14 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         raise _refusal("values that are masked. Remove or fill them.")
     # which may be a memory map: a batch at a time is in memory
     if sparse.issparse(X):
-        matrix = canonical(sparse.csr_array(X))
+        matrix = sparse.csr_array(X)
+        matrix.data = _numbers(matrix.data)
+        matrix = canonical(matrix)
     step = min(BATCH, max(1, BATCH_VALUES // max(matrix.shape[1], 1)))
     for start in range(0, matrix.shape[0], step):
         rows = matrix[start : start + step]
         if sparse.issparse(rows):
             indptr, *arrays = rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
-            arrays[1] = _numbers(arrays[1])
         else:
             indptr, *arrays = stored(_numbers(np.asarray(rows)))
         lists = [pa.LargeListArray.from_arrays(indptr, pa.array(array)) for array in arrays]
@@ -219,7 +227,7 @@ def _numbers(values: Any) -> Any:
     """Return values of a matrix as numbers that Arrow has."""
     type_ = values.dtype
     if type_.kind in "iuf" and type_.itemsize <= 8:
-        return values
+        return values.astype(type_.newbyteorder("="), copy=False)
     try:
         if type_.kind not in "bfO":
             raise TypeError("no real numbers")

@@ -1,4 +1,5 @@
-"""Write predictions as lines of text: between tabs, or as a CSV table."""
+"""Name the fields of predictions, and write them as lines of text: between tabs, or as a CSV
+table."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ def text_predictions(
     """
     for number, rows in enumerate(predictions):
         if number == 0 and form.header:
-            yield f"{_line(_names(rows, classes), form.delimiter)}\n".encode()
+            yield f"{_line(names_of(rows, classes), form.delimiter)}\n".encode()
         lines = map(form.delimiter.join, zip(*_fields(rows, form), strict=True))
         yield "".join(f"{line}\n" for line in lines).encode()
 
 
-def _names(rows: Predictions, classes: Sequence[Label]) -> Iterator[str]:
-    """Yield the names of all fields; ``decision NAME`` is of that class."""
+def names_of(rows: Predictions, classes: Sequence[Label]) -> Iterator[str]:
+    """Yield the names of all fields; ``decision NAME`` is of that class, and ``decision 1`` the
+    highest where only some are written."""
     for name, column in rows.items():
         if column.ndim == 1:
             yield name

@@ -6,13 +6,12 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Label
-from streamtron.data.writers.predictions import Predictions
+from streamtron.data.writers.predictions import Predictions, names_of
 
 GROUP_ROWS = 1 << 16
 """Rows of a row group of predictions at least, but for the last one."""
@@ -36,21 +35,19 @@ def parquet_predictions(
 ) -> Iterator[bytes]:
     """Return the bytes of a Parquet file of predictions, piece by piece, with page checksums.
 
-    Those of shape (rows, K), and tuples of labels, are lists. Labels come from ``classes``.
+    The columns are those of a CSV table of them. Several labels a row are a list.
     """
     kind = pa.array(classes).type
 
     def column(values: NDArray[Any]) -> pa.Array:
-        if values.ndim == 1:
-            if values.dtype == object and isinstance(values[0], tuple):
-                return pa.array(values.tolist(), pa.list_(kind))
+        if values.dtype != object:
             return pa.array(values)
-        ends = np.arange(0, values.size + 1, values.shape[1], dtype=np.int32)
-        items = pa.array(values.ravel(), kind if values.dtype == object else None)
-        return pa.ListArray.from_arrays(ends, items)
+        several = isinstance(values[0], tuple)
+        return pa.array(values.tolist(), pa.list_(kind) if several else kind)
 
     def table(rows: Predictions) -> pa.Table:
-        return pa.table({name: column(values) for name, values in rows.items()})
+        columns = (field for values in rows.values() for field in values.reshape(len(values), -1).T)
+        return pa.table([*map(column, columns)], [*names_of(rows, classes)])
 
     return _parquet(_row_groups(map(table, predictions)))
 
