@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.data import ShardFile
+from streamtron.data import ShardFile, ShardRecord
 from streamtron.data.deletions import Deletions, in_share, listed_rows
 from streamtron.data.reader_config import ALL
 from streamtron.data.readers import rows_with
@@ -132,10 +132,8 @@ def _without(
     """Return the rows of the run without those that are removed; None if nothing is."""
     if all(rows is not None and not len(rows) for rows in removed.values()):
         return None
-    shards, gone, left = list[ShardFile](), list[NDArray[np.int64]](), 0
-    for number, (record, file) in enumerate(
-        zip(target.manifest.shards, target.shards, strict=True)
-    ):
+    kept, gone, left = list[tuple[ShardFile, ShardRecord]](), list[NDArray[np.int64]](), 0
+    for number, (file, record) in enumerate(target.kept):
         if (rows := removed.get(number, NO_ROWS)) is None:
             gone.append(record.first_row + np.arange(record.rows))
             continue
@@ -144,13 +142,13 @@ def _without(
         if len(rows):
             known = np.union1d(_left_out(file), rows)
             file = file._replace(without=Deletions(record.path, record.fingerprint, known))
-        shards.append(file)
+        kept.append((file, record))
     if not left:
         raise DataError(
             f"{target.store.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    return RowChange(shards, removed=np.concatenate(gone))
+    return RowChange(kept, removed=np.concatenate(gone))
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:

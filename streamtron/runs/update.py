@@ -65,7 +65,7 @@ def update(
     with EditableRun.opened(run, machine, listen, open_parts, **changes) as target:
         added, already = _new_shards(as_paths(shards), target)
         report = target.check_report(report, [shard.path for shard in added])
-        changed = RowChange([*target.shards, *added], added) if added else None
+        changed = RowChange(target.kept, added) if added else None
         return target.finish(changed, report, already_in_run=already)
 
 

@@ -1,0 +1,172 @@
+"""From shards, settings and a state to a new state: what fit, resume, update and forget do.
+
+They differ in where learners start: new, from a state, or from a state whose rows have changed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from streamtron.core.config import Machine, Settings
+from streamtron.core.events import Listener
+from streamtron.core.files import scratch_directory
+from streamtron.core.threads import open_threads
+from streamtron.data import Dataset, Expected, ReaderConfig, ShardFile
+from streamtron.data.sample import transformer_digest
+from streamtron.runs.inputs import open_dataset
+from streamtron.runs.learners import Training, train_candidates
+from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
+from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
+from streamtron.runs.report import Outcome, build_outcome
+from streamtron.runs.store import Ended, SavedState, Store
+from streamtron.solver.checkpoint import State
+from streamtron.solver.learner import Learner
+
+
+class Job(NamedTuple):
+    """What is to be trained on what.
+
+    ``shards`` : those wanted, without the rows that are forgotten. ``reading``, ``expected`` : how
+    they are read, and what they must be. ``candidates`` : settings that read alike; several in a
+    sweep. ``cache`` : directory of the prepared data. ``began`` : on the clock of
+    ``time.perf_counter``.
+    """
+
+    shards: Sequence[ShardFile]
+    reading: ReaderConfig
+    expected: Expected
+    candidates: Sequence[Settings]
+    machine: Machine
+    listen: Listener
+    cache: str
+    open_parts: OpenParts | None
+    began: float
+
+
+@dataclass
+class Fitting:
+    """A job whose data are prepared, with its settings as the data have decided them.
+
+    ``at_once`` : learners that fit in memory together. ``preparing`` : seconds of it. ``readings``,
+    ``bytes_read`` : read beside the data. ``store`` : of its run, if it has one, ``state`` the last
+    one of a run that is resumed, which took ``earlier`` seconds. ``facts`` : that the report has
+    beside.
+    """
+
+    job: Job
+    data: Dataset
+    candidates: list[Settings]
+    at_once: int
+    preparing: float
+    readings: float = 0.0
+    bytes_read: int = 0
+    store: Store | None = None
+    state: State | None = None
+    earlier: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the only candidate."""
+        return self.candidates[0]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began, but for those in which it was interrupted."""
+        return self.earlier + time.perf_counter() - self.job.began
+
+    def training(self, saver: Saver | None = None) -> Training:
+        """Return what trains learners on the data."""
+        job = self.job
+        return Training(self.data, self.settings, job.machine, job.listen, saver, self.at_once)
+
+    def parts(self, saver: Saver | None, directory: str | os.PathLike[str]) -> PartsTraining:
+        """Return the same on parts, which save their states in a directory."""
+        os.makedirs(directory, exist_ok=True)
+        training = self.training(saver)
+        return PartsTraining(training, self.data, os.fspath(directory), self.job.open_parts)
+
+    def train(self) -> list[list[Learner]]:
+        """Train new learners, or those of the state, and return the finished ones by candidate."""
+        store = self.store
+        saver = None if store is None else Saver(self, store)
+        if self.settings.parts is None:
+            if fits_in_memory(self.settings, size_of(self.data)):
+                with open_threads(self.job.machine.thread_count):
+                    self.data.load()
+            return train_candidates(self.training(saver), self.candidates, self.state)
+        kept: Any = scratch_directory("streamtron-") if store is None else nullcontext(store.parts)
+        with kept as directory:
+            parts = self.parts(saver, directory)
+            learners, self.facts = train_on(parts, plan_new(parts, self.state))
+            if store is None:
+                for learner in learners:
+                    learner.counts.total()  # reads them all
+        return [learners]
+
+    def outcome(self, learners: Sequence[Learner], settings: Settings | None = None) -> Outcome:
+        """Return the outcome of the finished learners of a candidate, by default the only one."""
+        outcome = build_outcome(
+            self.data,
+            learners,
+            settings or self.settings,
+            self.seconds,
+            readings=self.data.readings + self.readings,
+            preparing=self.preparing,
+            more_bytes=self.bytes_read,
+        )
+        outcome.report.update(self.facts)
+        return outcome
+
+    def ended(self, outcome: Outcome, shards: Sequence[ShardFile]) -> Ended:
+        """Return what the run is once it has ended so; ``shards`` : that it was given."""
+        transformer = transformer_digest(self.settings, self.data.reading)
+        left_out, report = outcome.deletions, dict(outcome.report)
+        return Ended(self.settings, transformer, shards, outcome.manifest, left_out, report)
+
+
+@contextmanager
+def prepared(job: Job, decide: Callable[[Settings, Dataset], Settings]) -> Iterator[Fitting]:
+    """Prepare the shards of a job and plan its memory; ``decide`` : completes settings by data."""
+    first, executor = job.candidates[0], executor_of(job.open_parts)
+    where: Any = {"expected": job.expected, "listen": job.listen, "executor": executor}
+    with open_dataset(job.shards, job.reading, first, job.machine, job.cache, **where) as data:
+        candidates = [decide(settings, data) for settings in job.candidates]
+        classes = len(data.labels) if candidates[0].one_vs_rest else 1
+        learners = classes * len(candidates)
+        plan = plan_memory(candidates[0], job.machine, size_of(data), learners)
+        candidates = [settings.but(active_set=plan.active_set) for settings in candidates]
+        preparing = time.perf_counter() - job.began
+        yield Fitting(job, data, candidates, plan.at_once, preparing)
+
+
+class Saver:
+    """A ``solver.train.Checkpointer`` of a fitting in a store.
+
+    A fit's state is saved after every reading and at the end. A change is made as a whole: nothing
+    is saved, and ``last`` is the state at the end.
+    """
+
+    def __init__(self, fitting: Fitting, store: Store, *, whole: bool = False) -> None:
+        self._fitting, self._store, self._whole = fitting, store, whole
+        self.last: SavedState | None = None
+
+    def save(self, state: Callable[[], State]) -> None:
+        """Save the state after a reading."""
+        if not self._whole:
+            self._store.save(self._made(state))
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Save the state in which all learners have finished, or keep it."""
+        if self._whole:
+            self.last = self._made(state)
+        else:
+            self.save(state)
+
+    def _made(self, state: Callable[[], State]) -> SavedState:
+        return SavedState.of(state(), self._fitting.data, self._fitting.seconds)
