@@ -46,7 +46,7 @@ from streamtron.runs.parts import (
     with_parts_after,
 )
 from streamtron.runs.report import Outcome, certificate_of, deletions_of, write_outcome
-from streamtron.runs.store import CACHE, SavedState, Store, changing, is_run, no_run
+from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, is_run, no_run
 from streamtron.solver.changes import add_rows, begin_change, take_counts
 from streamtron.solver.duals import Pieces
 from streamtron.solver.learner import Learner, renumber
@@ -58,17 +58,21 @@ FEW = 0.25
 With more of them the old counts change so much that this does not pay."""
 
 
+NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
 class RowChange(NamedTuple):
     """The rows of a run from its change on: some come in, some go out.
 
     ``kept`` : shards of the run that stay, with what is left out of them now, and their records.
     ``added`` : new shards, behind those. ``removed`` : rising numbers of the run's rows that go
-    out.
+    out. ``absent`` : what is forgotten of shards that the run does not have then.
     """
 
     kept: Sequence[tuple[ShardFile, ShardRecord]]
-    added: Sequence[ShardFile] = ()
-    removed: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    added: Sequence[ShardFile]
+    removed: NDArray[np.int64]
+    absent: Sequence[Absent]
 
     @property
     def shards(self) -> list[ShardFile]:
@@ -235,7 +239,9 @@ class EditableRun(NamedTuple):
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
             outcome = fitting.outcome(learners)
-            ended = fitting.ended(outcome, data.shards)  # without the names of what was forgotten
+            ended = fitting.ended(
+                outcome, data.shards, rows.absent
+            )  # without the names of what was forgotten
             outcome.report.update(facts)
             write_outcome(outcome, report=report)  # a committed change has its report
             if len(rows.removed):

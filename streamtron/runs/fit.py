@@ -163,9 +163,9 @@ def run(
             [learners] = fitting.train()
             outcome = fitting.outcome(learners)
             outcome.report.update(facts or {})
-            if fitting.store is not None and files["model"] is not None:
-                ended = fitting.ended(outcome, fitting.job.shards)
-                fitting.store.end(ended, files["model"], outcome.model.to_bytes())
+            if (store := fitting.store) is not None and files["model"] is not None:
+                ended = fitting.ended(outcome, fitting.job.shards, store.absent)
+                store.end(ended, files["model"], outcome.model.to_bytes())
             write_outcome(outcome, report=files["report"], witness=files["witness"])
     return outcome
 
@@ -287,10 +287,9 @@ def _opened_store(place: Place, stamps: Stamps) -> Iterator[Store]:
         goes_on = store.exists and place.resume
         if goes_on:
             _check_same_shards(store, stamps)
-        elif store.exists and store.forgotten:
+        elif store.exists and (store.forgotten or store.absent):
             _log.warning(
-                "%s: rows that were forgotten are read again where their shards still hold them.",
-                directory,
+                "%s: rows that were forgotten are read again where the shards hold them.", directory
             )
         try:
             yield store

@@ -17,12 +17,11 @@ from streamtron.data.deletions import Deletions, in_share, listed_rows
 from streamtron.data.reader_config import ALL
 from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
-from streamtron.runs.change import EditableRun, RowChange
+from streamtron.runs.change import NO_ROWS, EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.parts import OpenParts
 from streamtron.runs.report import Outcome
-
-NO_ROWS = np.zeros(0, dtype=np.int64)
+from streamtron.runs.store import Absent
 
 
 def forget(
@@ -148,7 +147,12 @@ def _without(
             f"{target.store.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    return RowChange(kept, removed=np.concatenate(gone))
+    left_over = {record.fingerprint for _, record in kept}
+    absent = {known.fingerprint: known for known in target.store.absent}
+    for record in target.manifest.shards:
+        if record.fingerprint not in left_over:
+            absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, None)
+    return RowChange(kept, (), np.concatenate(gone), [*absent.values()])
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:

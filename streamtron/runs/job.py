@@ -23,7 +23,7 @@ from streamtron.runs.learners import Training, train_candidates
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
 from streamtron.runs.report import Outcome, build_outcome
-from streamtron.runs.store import Ended, SavedState, Store
+from streamtron.runs.store import Absent, Ended, SavedState, Store
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
@@ -123,11 +123,14 @@ class Fitting:
         outcome.report.update(self.facts)
         return outcome
 
-    def ended(self, outcome: Outcome, shards: Sequence[ShardFile]) -> Ended:
-        """Return what the run is once it has ended so; ``shards`` : that it was given."""
+    def ended(
+        self, outcome: Outcome, shards: Sequence[ShardFile], absent: Sequence[Absent]
+    ) -> Ended:
+        """Return what the run is once it has ended so; ``shards`` : that it was given; ``absent`` :
+        what was forgotten of others."""
         transformer = transformer_digest(self.settings, self.data.reading)
-        left_out, report = outcome.deletions, dict(outcome.report)
-        return Ended(self.settings, transformer, shards, outcome.manifest, left_out, report)
+        forgotten, report = (outcome.deletions, absent), dict(outcome.report)
+        return Ended(self.settings, transformer, shards, outcome.manifest, *forgotten, report)
 
 
 @contextmanager
