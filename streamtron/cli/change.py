@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     help="Make the last N of SHARDS, in their order, the shards of the run.",
 )
 @click.option("--again", is_flag=True, help="Take in SHARDS and rows that were forgotten, too.")
+@options.time_limit_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.change_options
 def update(
@@ -41,6 +42,7 @@ def update(
     mirror: bool,
     window: int | None,
     again: bool,
+    time_limit: float | None,
     report: str | None,
     log: str | None,
     **given: Any,
@@ -53,7 +55,8 @@ def update(
     """
     from streamtron.runs.update import update as update_run
 
-    change = partial(update_run, mirror=mirror, window=window, again=again)
+    how: Any = {"mirror": mirror, "window": window, "again": again, "time_limit": time_limit}
+    change = partial(update_run, **how)
     return _change_run(change, run, shards, report, log, given)
 
 

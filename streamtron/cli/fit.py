@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     "probabilities; shards can be repeated [no probabilities].",
 )
 @options.calibration_option
+@options.time_limit_option
 @options.log_option
 @options.config_option
 @options.run_options
@@ -61,6 +62,7 @@ def fit(
     valid: tuple[str, ...],
     calibrate: tuple[str, ...],
     calibration: Any,
+    time_limit: float | None,
     log: str | None,
     config: str | None,
     resume: bool,
@@ -99,6 +101,7 @@ def fit(
             resume=resume,
             overwrite=overwrite,
             open_parts=parts_of(workers),
+            time_limit=time_limit,
             listen=listen,
         )
     code = report_fit(outcome, model, machine, _notes(outcome, settings))

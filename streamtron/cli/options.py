@@ -182,6 +182,12 @@ distributed_options = _together(_workers_memory, cluster_options)
 report_option = click.option(
     "--report", type=Written(dir_okay=False), help="File for a JSON report."
 )
+time_limit_option = click.option(
+    "--time-limit",
+    type=of_kind("duration"),
+    help="End after the reading in which this has passed, as in 40m, with the best model by then "
+    "[none].",
+)
 log_option = click.option(
     "--log",
     type=click.Path(dir_okay=False),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -35,7 +34,7 @@ from streamtron.data import (
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
 from streamtron.runs.inputs import check_outputs, expected_of, reading_from_model
-from streamtron.runs.job import Fitting, Job, Saver, prepared
+from streamtron.runs.job import Clock, Fitting, Job, Saver, prepared
 from streamtron.runs.learners import class_weights, in_order, restore_finished
 from streamtron.runs.memory import fits_in_memory, size_of
 from streamtron.runs.parts import (
@@ -97,7 +96,7 @@ class EditableRun(NamedTuple):
     machine: Machine
     listen: Listener
     open_parts: OpenParts | None
-    began: float
+    clock: Clock
     settings: Settings
     model_path: str
     model: LinearModel
@@ -113,11 +112,12 @@ class EditableRun(NamedTuple):
         machine: Machine | None,
         listen: Listener,
         open_parts: OpenParts | None,
+        time_limit: str | float | None = None,
         **changes: Any,
     ) -> Iterator[EditableRun]:
         """Open a run to change it, see ``store.changing``; ``changes`` of its settings, None = as
         they are. A DataError if there is no run, or it has not ended."""
-        began, machine = time.perf_counter(), machine or Machine()
+        clock, machine = Clock.start(time_limit), machine or Machine()
         place = locate(run, machine.run_dir)
         if not is_run(place.directory):
             raise no_run(place.directory)
@@ -139,7 +139,7 @@ class EditableRun(NamedTuple):
             _check_model(store.path, recorded, saved, model)
             # text is prepared with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
-            run_as_it_is = store, saved, machine, listen, open_parts, began, settings, place.model
+            run_as_it_is = store, saved, machine, listen, open_parts, clock, settings, place.model
             yield cls(*run_as_it_is, model, manifest, reading, shards_of(manifest, store))
 
     @property
@@ -179,7 +179,7 @@ class EditableRun(NamedTuple):
         check_as_read(rows.shards, str(self.store.path))
         expected = expected_of(self.settings, self.saved.labels)
         expected.fingerprints.update((file.name, record.fingerprint) for file, record in rows.kept)
-        how = self.machine, self.listen, self.cache_directory, self.open_parts, self.began
+        how = self.machine, self.listen, self.cache_directory, self.open_parts, self.clock
         return Job(rows.shards, self.reading, expected, [self.settings], *how)
 
     def restore(self, data: Dataset, settings: Settings) -> list[Learner]:
@@ -229,6 +229,7 @@ class EditableRun(NamedTuple):
             data, parts = fitting.data, None
             data.skipped = (*self._skipped_before(data), *data.skipped)
             _check_rows(rows, data, self)
+            fitting.check_room(self.store)
             saver = Saver(fitting, self.store, whole=True)
             learners = self.restore(data, fitting.settings)
             if fitting.settings.parts is None:

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -40,7 +39,7 @@ from streamtron.runs.inputs import (
     settings_from,
     training_reading,
 )
-from streamtron.runs.job import Fitting, Job, prepared
+from streamtron.runs.job import Clock, Fitting, Job, prepared
 from streamtron.runs.learners import check_class_weights
 from streamtron.runs.parts import OpenParts, with_parts
 from streamtron.runs.report import Outcome, write_outcome
@@ -66,12 +65,13 @@ def fit(
     overwrite: bool = False,
     listen: Listener = ignore,
     open_parts: OpenParts | None = None,
+    time_limit: str | float | None = None,
     **names: Any,
 ) -> LinearModel:
     """Train on shards, or rows in memory, and return the certified model.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k max(0, 1 − l_k(w·x_k + ρ w_bias))² until the relative
-    duality gap is proven to be at most ``tol``, or ``max_epochs`` is reached.
+    duality gap is proven to be at most ``tol``, or ``max_epochs`` or ``time_limit`` is reached.
 
     Parameters
     ----------
@@ -90,6 +90,8 @@ def fit(
     listen : called with every event of ``streamtron.events``, in the thread that trains.
     open_parts : where the parts of the data are trained on, if there are several, as
         ``cluster.parts.parts_on(workers)``; None = in this process, on ``machine.threads`` threads.
+    time_limit : seconds, or text such as 40m: end after the reading in which they have passed, with
+        the best model by then and its proven gap.
 
     Returns
     -------
@@ -114,7 +116,7 @@ def fit(
         chosen = chosen.but(label="label")
     with as_shards(shards, y, model) as paths:
         how: Any = {"machine": machine, "resume": resume, "overwrite": overwrite}
-        how |= {"listen": listen, "open_parts": open_parts}
+        how |= {"listen": listen, "open_parts": open_parts, "time_limit": time_limit}
         return run(paths, chosen, model=model, **how).model
 
 
@@ -130,6 +132,7 @@ def run(
     overwrite: bool = False,
     listen: Listener = ignore,
     open_parts: OpenParts | None = None,
+    time_limit: str | float | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Fit, and write model, report and witness where they are named, and a model's run beside it.
@@ -152,13 +155,13 @@ def run(
     if resume and (overwrite or model is None):
         clash = "overwrite begins it anew" if overwrite else "no model is named"
         raise SettingsError(f"resume goes on with the run of a model, and {clash}: leave one out.")
-    machine, paths = machine or Machine(), as_paths(shards)
+    machine, paths, clock = machine or Machine(), as_paths(shards), Clock.start(time_limit)
     settings = with_guesses(settings, paths, machine.threads)
     named = {"model": model, "report": report, "witness": witness}
     files, directory = check_outputs_of_fit(named, [*paths, *settings.files], machine)
     place = None if directory is None else Place(directory, files["model"], resume, overwrite)
     with cache_directory(directory, machine) as cache:
-        how: Any = {"place": place, "listen": listen, "open_parts": open_parts}
+        how: Any = {"place": place, "listen": listen, "open_parts": open_parts, "clock": clock}
         with opened(paths, [settings], machine, cache, **how) as fitting:
             [learners] = fitting.train()
             outcome = fitting.outcome(learners)
@@ -245,10 +248,11 @@ def opened(
     classes: Sequence[Label] | None = None,
     listen: Listener = ignore,
     open_parts: OpenParts | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[Fitting]:
     """Prepare the shards of a fit, in the directory of its run, which is locked, if it has one.
     ``classes`` : the only ones, None = those of the shards."""
-    began, shards, first = time.perf_counter(), find_shards(paths), candidates[0]
+    clock, shards, first = clock or Clock.start(), find_shards(paths), candidates[0]
     with ExitStack() as stack:
         store, recorded = None, Recorded()
         if place is not None:
@@ -259,7 +263,7 @@ def opened(
         reading, counted = training_reading(wanted, first, recorded.transformer)
         expected = expected_of(first, (recorded.saved and recorded.saved.labels) or classes)
         expected.fingerprints.update(recorded.fingerprints)
-        how = machine, listen, cache, open_parts, began
+        how = machine, listen, cache, open_parts, clock
         decide = partial(_decided, recorded=recorded.settings, classes=classes)
         decide = partial(decide, workers=open_parts is not None)
         job = Job(wanted, reading, expected, candidates, *how)

@@ -5,6 +5,7 @@ They differ in where learners start: new, from a state, or from a state whose ro
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +15,13 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import Listener
-from streamtron.core.files import scratch_directory
+from streamtron.core.files import check_room, scratch_directory
+from streamtron.core.kinds import Range, checked
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, ReaderConfig, ShardFile
 from streamtron.data.sample import transformer_digest
 from streamtron.runs.inputs import open_dataset
-from streamtron.runs.learners import Training, train_candidates
+from streamtron.runs.learners import Timed, Training, train_candidates
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
 from streamtron.runs.report import Outcome, build_outcome
@@ -27,14 +29,37 @@ from streamtron.runs.store import Absent, Ended, SavedState, Store
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner
 
+STATE_ROW, STATE_COLUMN = 8, 36
+"""Bytes of a state, at most, for every learner: of a row its dual variable, of a column its
+weight in four vectors."""
+
+
+class Clock(NamedTuple):
+    """When a run began, and when its training is to end, on the clock of ``time.perf_counter``."""
+
+    began: float
+    until: float
+
+    @classmethod
+    def start(cls, time_limit: str | float | None = None) -> Clock:
+        """Begin now; ``time_limit`` : seconds, or text such as 40m; None = as long as it takes."""
+        began = time.perf_counter()
+        if time_limit is None:
+            return cls(began, math.inf)
+        return cls(began, began + float(checked(time_limit, "time-limit", "duration", Range(0.0))))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since then."""
+        return time.perf_counter() - self.began
+
 
 class Job(NamedTuple):
     """What is to be trained on what.
 
     ``shards`` : those wanted, without the rows that are forgotten. ``reading``, ``expected`` : how
     they are read, and what they must be. ``candidates`` : settings that read alike; several in a
-    sweep. ``cache`` : directory of the prepared data. ``began`` : on the clock of
-    ``time.perf_counter``.
+    sweep. ``cache`` : directory of the prepared data. ``clock`` : when it began, and is to end.
     """
 
     shards: Sequence[ShardFile]
@@ -45,7 +70,7 @@ class Job(NamedTuple):
     listen: Listener
     cache: str
     open_parts: OpenParts | None
-    began: float
+    clock: Clock
 
 
 @dataclass
@@ -78,12 +103,23 @@ class Fitting:
     @property
     def seconds(self) -> float:
         """Seconds since the run began, but for those in which it was interrupted."""
-        return self.earlier + time.perf_counter() - self.job.began
+        return self.earlier + self.job.clock.seconds
+
+    def check_room(self, store: Store) -> None:
+        """Raise a MachineError if the disk of a run has no room for two states: the next one is
+        written before the last one goes."""
+        data, learners = self.data, len(self.candidates)
+        learners *= len(data.labels) if self.settings.one_vs_rest else 1
+        size = learners * (STATE_ROW * data.rows + STATE_COLUMN * data.columns)
+        what = f"{store.path}: its states, of {data.rows:,} rows and {data.columns:,} columns, need"
+        needed = max(0, 2 * size - store.state_bytes)
+        check_room(os.fspath(store.path), needed, what, "Or begin the run elsewhere: --run-dir.")
 
     def training(self, saver: Saver | None = None) -> Training:
         """Return what trains learners on the data."""
         job = self.job
-        return Training(self.data, self.settings, job.machine, job.listen, saver, self.at_once)
+        timed = Timed(saver, job.clock.until)
+        return Training(self.data, self.settings, job.machine, job.listen, timed, self.at_once)
 
     def parts(self, saver: Saver | None, directory: str | os.PathLike[str]) -> PartsTraining:
         """Return the same on parts, which save their states in a directory."""
@@ -93,8 +129,10 @@ class Fitting:
 
     def train(self) -> list[list[Learner]]:
         """Train new learners, or those of the state, and return the finished ones by candidate."""
-        store = self.store
-        saver = None if store is None else Saver(self, store)
+        store, saver = self.store, None
+        if store is not None:
+            self.check_room(store)
+            saver = Saver(self, store)
         if self.settings.parts is None:
             if fits_in_memory(self.settings, size_of(self.data)):
                 with open_threads(self.job.machine.thread_count):
@@ -144,8 +182,7 @@ def prepared(job: Job, decide: Callable[[Settings, Dataset], Settings]) -> Itera
         learners = classes * len(candidates)
         plan = plan_memory(candidates[0], job.machine, size_of(data), learners)
         candidates = [settings.but(active_set=plan.active_set) for settings in candidates]
-        preparing = time.perf_counter() - job.began
-        yield Fitting(job, data, candidates, plan.at_once, preparing)
+        yield Fitting(job, data, candidates, plan.at_once, job.clock.seconds)
 
 
 class Saver:

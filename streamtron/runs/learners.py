@@ -6,6 +6,7 @@ another, which are decided before training. What a learner finds is the same.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,10 +19,10 @@ from streamtron.core.rows import Data, Facts, Label
 from streamtron.core.text import label_meant, label_text, short
 from streamtron.core.threads import open_threads
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.learner import Learner, release_rows
+from streamtron.solver.learner import Learner, end_stage, release_rows
 from streamtron.solver.paper import Margitron
 from streamtron.solver.stopping import reopen
-from streamtron.solver.train import Checkpointer, Group, OnePart, train
+from streamtron.solver.train import Checkpointer, Group, OnePart, Trainer, train
 
 ClassWeights = Mapping[Label, float]
 
@@ -73,6 +74,48 @@ def balanced(labels: Sequence[Label], facts: Facts) -> ClassWeights:
     }
 
 
+TIME_LIMIT = "the time limit"
+"""Why a stage has ended."""
+
+
+class _TimeIsUp(Exception):
+    """The time of a training is up, after a reading."""
+
+
+class Timed:
+    """A ``Checkpointer`` that ends training after the reading in which the time is up: the first
+    then that has proven something of every learner. ``saver`` : saves the states, if they are
+    saved. ``until`` : on the clock of ``time.perf_counter``."""
+
+    def __init__(self, saver: Checkpointer | None, until: float) -> None:
+        self._saver, self._until = saver, until
+
+    def save(self, state: Callable[[], State]) -> None:
+        """Save the state after a reading, and look at the clock."""
+        if self._saver is not None:
+            self._saver.save(state)
+        if time.perf_counter() >= self._until:
+            current = state()
+            span = current.group or (0, len(current.content["learners"]))
+            if all(current.fields(k)["best.certificate"] is not None for k in range(*span)):
+                raise _TimeIsUp
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Hand over the state at the end."""
+        if self._saver is not None:
+            self._saver.end(state)
+
+
+def train_in_time(trainer: Trainer, resumed: Resumed | None) -> None:
+    """Train until all learners have finished, or the time is up; see ``Timed``."""
+    try:
+        train(trainer, resumed)
+    except _TimeIsUp:
+        for learner in trainer.unfinished:
+            end_stage(learner, "epoch limit", TIME_LIMIT)
+        trainer.end(trained=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """Trains learners on the same readings of the data, together or in groups."""
@@ -81,7 +124,7 @@ class Training:
     settings: Settings
     machine: Machine
     listen: Listener = ignore
-    checkpointer: Checkpointer | None = None
+    checkpointer: Timed | None = None
     at_once: int = 0
     """learners that train together, 0 = all"""
 
@@ -118,7 +161,7 @@ class Training:
                     self.checkpointer,
                     None if together else Group(learners, (start, stop)),
                 )
-                train(trainer, resumed)
+                train_in_time(trainer, resumed)
             if not together:
                 for learner in group:
                     release_rows(learner)

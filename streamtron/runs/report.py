@@ -26,13 +26,13 @@ from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.learners import in_order
+from streamtron.runs.learners import TIME_LIMIT, in_order
 from streamtron.solver.duals import Counts
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import PHASES
 from streamtron.solver.vectors import dense
 
-STOP_REASONS = ("certified", "converged", "epoch limit")
+STOP_REASONS = ("certified", "converged", "epoch limit", "time limit")
 """Of a learner; of several learners the last one here is the run's."""
 
 NOT_CERTIFIED = 4
@@ -44,7 +44,7 @@ class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
     is the counts of every learner; the manifest of the shards, and their forgotten rows.
 
-    ``stop_reason`` : ``"certified"``, ``"converged"`` or ``"epoch limit"``.
+    ``stop_reason`` : one of ``"certified"``, ``"converged"``, ``"epoch limit"``, ``"time limit"``.
     """
 
     model: LinearModel
@@ -265,10 +265,11 @@ def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[st
 def _report_of(
     learner: Learner, skipped: Sequence[Skipped], excluded: Mapping[str, int]
 ) -> dict[str, Any]:
+    in_time = learner.progress.reports[-1].stop_reason != TIME_LIMIT
     return {
         "full_epochs": learner.progress.full_epochs,
         "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
-        "stop_reason": learner.progress.finished,
+        "stop_reason": learner.progress.finished if in_time else "time limit",
         "radius": math.sqrt(learner.bounds.sq_radius),
         "clipped_updates": int(learner.running.tallies[kernels.CLIPPED]),
         "history": [row.to_dict() for row in learner.progress.history],

@@ -225,6 +225,12 @@ class Store:
         """Whether there is a state, damaged or not."""
         return self.exists and self._state_file() is not None
 
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the last state; 0 if there is none."""
+        file = self._state_file() if self.exists else None
+        return 0 if file is None else os.path.getsize(self.path / file)
+
     def state(self) -> SavedState | None:
         """Read the last state, if there is one; FileDamaged if it is not as it was written."""
         file = self._state_file()

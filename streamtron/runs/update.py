@@ -5,6 +5,7 @@ Counts of rows that stay are kept, and the certificate covers all rows.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from streamtron.core.config import Machine
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.kinds import whole
+from streamtron.core.text import up
 from streamtron.data import ShardFile, ShardRecord, ShardSource, check_duplicate, find_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.reader_config import ALL
@@ -24,6 +26,12 @@ from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.parts import OpenParts
 from streamtron.runs.report import Outcome
 from streamtron.runs.store import Absent
+
+_log = logging.getLogger("streamtron")
+
+ROOM = 0.2
+"""The part of the tolerance, at least, that an update should leave between it and the gap: the next
+one then seldom costs much more."""
 
 
 def update(
@@ -40,6 +48,7 @@ def update(
     machine: Machine | None = None,
     listen: Listener = ignore,
     open_parts: OpenParts | None = None,
+    time_limit: str | float | None = None,
 ) -> Outcome:
     """Add shards to a finished run, or make its shards these, and train on until all rows are
     certified.
@@ -63,7 +72,8 @@ def update(
     again : take in shards and rows, too, that were forgotten.
     tol, max_epochs, allow_duplicate : as in ``fit``, from now on; None = as the run has them.
     report : also write the report there.
-    machine, listen, open_parts : as in ``fit``; the last makes a run of one part one of several.
+    machine, listen, time_limit, open_parts : as in ``fit``; the last makes a run of one part one of
+        several.
 
     Raises
     ------
@@ -83,7 +93,7 @@ def update(
     4
     """
     changes = {"tol": tol, "max_epochs": max_epochs, "allow_duplicate": allow_duplicate or None}
-    with EditableRun.opened(run, machine, listen, open_parts, **changes) as target:
+    with EditableRun.opened(run, machine, listen, open_parts, time_limit, **changes) as target:
         files = find_shards(as_paths(shards))
         if window is not None:
             files = files[-whole(window, "window", least=1) :]
@@ -91,7 +101,16 @@ def update(
         change = _mirrored if mirror or window is not None else _extended
         rows, facts = change(given, target)
         report = target.check_report(report, [shard.path for shard in files])
-        return target.finish(rows, report, **facts, stays_forgotten=given.forgotten)
+        outcome = target.finish(rows, report, **facts, stays_forgotten=given.forgotten)
+        gap = outcome.report["certificate"]["relative_duality_gap"]
+        if (1.0 - ROOM) * target.settings.tolerance < gap <= target.settings.tolerance:
+            _log.warning(
+                "The proven gap is %s, and the tolerance %g: so little room is left that the next "
+                "update may have to train on all rows. A smaller --tol makes room.",
+                up(gap, 3),
+                target.settings.tolerance,
+            )
+        return outcome
 
 
 class _Given(NamedTuple):
