@@ -230,7 +230,7 @@ class EditableRun(NamedTuple):
             data.skipped = (*self._skipped_before(data), *data.skipped)
             _check_rows(rows, data, self)
             fitting.check_room(self.store)
-            saver = Saver(fitting, self.store, whole=True)
+            saver = Saver(fitting)
             learners = self.restore(data, fitting.settings)
             if fitting.settings.parts is None:
                 _train_here(self, rows, fitting, saver, learners)
@@ -240,10 +240,8 @@ class EditableRun(NamedTuple):
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
             outcome = fitting.outcome(learners)
-            ended = fitting.ended(
-                outcome, data.shards, rows.absent
-            )  # without the names of what was forgotten
-            outcome.report.update(facts)
+            ended = fitting.ended(outcome, data.shards, rows.absent)
+            outcome.report.update(facts)  # they may name what was forgotten, and the run has none
             write_outcome(outcome, report=report)  # a committed change has its report
             if len(rows.removed):
                 _drop_stale(self, data, reading)

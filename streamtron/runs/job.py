@@ -21,7 +21,7 @@ from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, ReaderConfig, ShardFile
 from streamtron.data.sample import transformer_digest
 from streamtron.runs.inputs import open_dataset
-from streamtron.runs.learners import Timed, Training, train_candidates
+from streamtron.runs.learners import TimeIsUp, Training, all_proven, train_candidates
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
 from streamtron.runs.report import Outcome, build_outcome
@@ -50,8 +50,13 @@ class Clock(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Seconds since then."""
+        """Seconds since it began."""
         return time.perf_counter() - self.began
+
+    @property
+    def is_up(self) -> bool:
+        """Whether training is to end."""
+        return time.perf_counter() >= self.until
 
 
 class Job(NamedTuple):
@@ -115,13 +120,12 @@ class Fitting:
         needed = max(0, 2 * size - store.state_bytes)
         check_room(os.fspath(store.path), needed, what, "Or begin the run elsewhere: --run-dir.")
 
-    def training(self, saver: Saver | None = None) -> Training:
+    def training(self, saver: Saver) -> Training:
         """Return what trains learners on the data."""
         job = self.job
-        timed = Timed(saver, job.clock.until)
-        return Training(self.data, self.settings, job.machine, job.listen, timed, self.at_once)
+        return Training(self.data, self.settings, job.machine, job.listen, saver, self.at_once)
 
-    def parts(self, saver: Saver | None, directory: str | os.PathLike[str]) -> PartsTraining:
+    def parts(self, saver: Saver, directory: str | os.PathLike[str]) -> PartsTraining:
         """Return the same on parts, which save their states in a directory."""
         os.makedirs(directory, exist_ok=True)
         training = self.training(saver)
@@ -129,10 +133,10 @@ class Fitting:
 
     def train(self) -> list[list[Learner]]:
         """Train new learners, or those of the state, and return the finished ones by candidate."""
-        store, saver = self.store, None
+        store = self.store
         if store is not None:
             self.check_room(store)
-            saver = Saver(self, store)
+        saver = Saver(self, None if store is None else store.save)
         if self.settings.parts is None:
             if fits_in_memory(self.settings, size_of(self.data)):
                 with open_threads(self.job.machine.thread_count):
@@ -186,27 +190,28 @@ def prepared(job: Job, decide: Callable[[Settings, Dataset], Settings]) -> Itera
 
 
 class Saver:
-    """A ``solver.train.Checkpointer`` of a fitting in a store.
+    """A ``solver.train.Checkpointer`` that saves the states of a fitting after every reading and at
+    the end, and looks at the clock. ``write`` : saves a state; None = a change is made as a whole.
+    ``last`` : the state at the end."""
 
-    A fit's state is saved after every reading and at the end. A change is made as a whole: nothing
-    is saved, and ``last`` is the state at the end.
-    """
-
-    def __init__(self, fitting: Fitting, store: Store, *, whole: bool = False) -> None:
-        self._fitting, self._store, self._whole = fitting, store, whole
+    def __init__(
+        self, fitting: Fitting, write: Callable[[SavedState], object] | None = None
+    ) -> None:
+        self._fitting, self._write = fitting, write
         self.last: SavedState | None = None
 
     def save(self, state: Callable[[], State]) -> None:
-        """Save the state after a reading."""
-        if not self._whole:
-            self._store.save(self._made(state))
+        """Save the state after a reading; TimeIsUp: it is the last one."""
+        if self._write is not None:
+            self._write(self._made(state))
+        if self._fitting.job.clock.is_up and all_proven(state()):
+            raise TimeIsUp
 
     def end(self, state: Callable[[], State]) -> None:
-        """Save the state in which all learners have finished, or keep it."""
-        if self._whole:
-            self.last = self._made(state)
-        else:
-            self.save(state)
+        """Save the state in which all learners have finished."""
+        self.last = self._made(state)
+        if self._write is not None:
+            self._write(self.last)
 
     def _made(self, state: Callable[[], State]) -> SavedState:
         return SavedState.of(state(), self._fitting.data, self._fitting.seconds)

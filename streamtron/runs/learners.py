@@ -6,7 +6,6 @@ another, which are decided before training. What a learner finds is the same.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -78,39 +77,21 @@ TIME_LIMIT = "the time limit"
 """Why a stage has ended."""
 
 
-class _TimeIsUp(Exception):
-    """The time of a training is up, after a reading."""
+class TimeIsUp(Exception):
+    """The time of a training is up, after a reading; a ``Checkpointer`` raises it."""
 
 
-class Timed:
-    """A ``Checkpointer`` that ends training after the reading in which the time is up: the first
-    then that has proven something of every learner. ``saver`` : saves the states, if they are
-    saved. ``until`` : on the clock of ``time.perf_counter``."""
-
-    def __init__(self, saver: Checkpointer | None, until: float) -> None:
-        self._saver, self._until = saver, until
-
-    def save(self, state: Callable[[], State]) -> None:
-        """Save the state after a reading, and look at the clock."""
-        if self._saver is not None:
-            self._saver.save(state)
-        if time.perf_counter() >= self._until:
-            current = state()
-            span = current.group or (0, len(current.content["learners"]))
-            if all(current.fields(k)["best.certificate"] is not None for k in range(*span)):
-                raise _TimeIsUp
-
-    def end(self, state: Callable[[], State]) -> None:
-        """Hand over the state at the end."""
-        if self._saver is not None:
-            self._saver.end(state)
+def all_proven(state: State) -> bool:
+    """Return whether something is proven of every learner that trains."""
+    span = state.group or (0, len(state.content["learners"]))
+    return all(state.fields(k)["best.certificate"] is not None for k in range(*span))
 
 
 def train_in_time(trainer: Trainer, resumed: Resumed | None) -> None:
-    """Train until all learners have finished, or the time is up; see ``Timed``."""
+    """Train until all learners have finished, or the time is up."""
     try:
         train(trainer, resumed)
-    except _TimeIsUp:
+    except TimeIsUp:
         for learner in trainer.unfinished:
             end_stage(learner, "epoch limit", TIME_LIMIT)
         trainer.end(trained=True)
@@ -124,7 +105,7 @@ class Training:
     settings: Settings
     machine: Machine
     listen: Listener = ignore
-    checkpointer: Timed | None = None
+    checkpointer: Checkpointer | None = None
     at_once: int = 0
     """learners that train together, 0 = all"""
 
