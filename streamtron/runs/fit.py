@@ -370,7 +370,7 @@ def _decided(
     many = len(data.labels) > 2 and not settings.multilabel
     kept = {name: recorded.get(name) for name in ("parts", "active_set")}
     kept["multiclass"] = recorded.get("multiclass", many) if classes is None else len(classes) > 2
-    new = {name: value for name, value in kept.items() if not getattr(settings, name)}
+    new = {name: x for name, x in kept.items() if x is not None and not getattr(settings, name)}
     return with_parts(settings.but(**new), data.shards, workers=workers)
 
 

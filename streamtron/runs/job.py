@@ -153,15 +153,14 @@ class Fitting:
 
     def outcome(self, learners: Sequence[Learner], settings: Settings | None = None) -> Outcome:
         """Return the outcome of the finished learners of a candidate, by default the only one."""
-        outcome = build_outcome(
-            self.data,
-            learners,
-            settings or self.settings,
-            self.seconds,
-            readings=self.data.readings + self.readings,
-            preparing=self.preparing,
-            more_bytes=self.bytes_read,
-        )
+        data = self.data
+        read = {
+            "readings": data.readings + self.readings,
+            "seconds": self.seconds,
+            "bytes_read": data.bytes_read + self.bytes_read,
+        }
+        known = settings or self.settings
+        outcome = build_outcome(data, learners, known, read, preparing=self.preparing)
         outcome.report.update(self.facts)
         return outcome
 

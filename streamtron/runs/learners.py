@@ -29,17 +29,12 @@ ClassWeights = Mapping[Label, float]
 def make_learners(data: Data, settings: Settings) -> list[Learner]:
     """Make the learners of a problem: one for two classes or numbers, else one for each of the
     data's ``labels``, in their order."""
-    weights = class_weights(settings, data)
+    weights, columns = class_weights(settings, data), data.columns
     labels: Sequence[Label | None] = data.labels if settings.one_vs_rest else [None]
-    return [make_learner(data, settings, weights, label) for label in labels]
-
-
-def make_learner(
-    data: Data, settings: Settings, weights: ClassWeights | None, label: Label | None
-) -> Learner:
-    """Make the learner of a class against the rest; of two classes if None."""
-    its_weights = against_rest(weights, label)
-    return Learner(settings, data.columns, data.facts, data.labels, its_weights, label)
+    return [
+        Learner(settings, columns, data.facts, data.labels, against_rest(weights, label), label)
+        for label in labels
+    ]
 
 
 def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:

@@ -343,24 +343,21 @@ class Store:
     def begin(
         self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
     ) -> None:
-        """Begin a run; what was there of another is removed."""
-        if self.exists:
-            self._write_begin(settings, transformer, shards)
-        else:
-            self._make(settings, transformer, shards)
-        self.clean()
-
-    def _make(
-        self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
-    ) -> None:
-        """Make a database, which gets its name once it is whole."""
+        """Begin a run, in a database that gets its name once it is whole; what was there of another
+        one is removed."""
         new = self.path / ".streamtron-new"
+        self.close()
         try:
             self._database = self._connected("rwc", new.name)
             facts = f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_VERSION};"
             with self._translated():
                 self._database.executescript(f"BEGIN; {facts} {_SCHEMA} COMMIT;")
-            self._write_begin(settings, transformer, shards)
+            with self._transaction() as write:
+                self._write_facts(
+                    settings=settings.to_dict(), transformer=transformer, parts=PARTS.format(0)
+                )
+                for stamp in stamps_of(shards):
+                    write("INSERT INTO shards (stamp) VALUES (?)", json.dumps(stamp))
             self.close()
             with writing_to(os.fspath(self.path), "Check its rights."):
                 os.replace(new, self.path / DATABASE)
@@ -370,18 +367,7 @@ class Store:
             for left in self.path.glob(f"{new.name}*"):
                 left.unlink()
         self._database = self._opened()
-
-    def _write_begin(
-        self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
-    ) -> None:
-        with self._transaction() as write:
-            for table in ("facts", "shards", "forgotten", "history"):
-                write(f"DELETE FROM {table}")
-            self._write_facts(
-                settings=settings.to_dict(), transformer=transformer, parts=PARTS.format(0)
-            )
-            for stamp in stamps_of(shards):
-                write("INSERT INTO shards (stamp) VALUES (?)", json.dumps(stamp))
+        self.clean()
 
     def go_on(self, settings: Settings) -> None:
         """Go on with the run, with settings that may differ; see ``fit``."""
