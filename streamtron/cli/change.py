@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     metavar="N",
     help="Make the last N of SHARDS, in their order, the shards of the run.",
 )
-@click.option("--again", is_flag=True, help="Take in SHARDS and rows that were forgotten, too.")
+@click.option(
+    "--again", is_flag=True, help="Take in SHARDS that were forgotten, too, and all their rows."
+)
 @options.time_limit_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.change_options

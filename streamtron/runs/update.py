@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ def update(
         are told by their bytes, wherever they are now; the report lists ``added`` and, with their
         rows, ``forgotten``. What goes out so comes in again where it is given again.
     window : mirror the last so many of the shards, in their order.
-    again : take in shards and rows, too, that were forgotten.
+    again : take in shards that were forgotten, too, and all rows of shards that come in.
     tol, max_epochs, allow_duplicate : as in ``fit``, from now on; None = as the run has them.
     report : also write the report there.
     machine, listen, time_limit, open_parts : as in ``fit``; the last makes a run of one part one of
@@ -198,8 +199,10 @@ def _mirrored(given: _Given, target: EditableRun) -> Change:
             f"{target.store.path}: all the shards given were forgotten, and nothing would be left. "
             "Take them in with --again, or remove the model and its run directory."
         )
-    facts = {"added": [shard.name for shard in added], "forgotten": dict[str, int]()}
-    facts["forgotten"] = {record.name: record.rows for record in gone}
+    facts = {
+        "added": [shard.name for shard in added],
+        "forgotten": {record.name: record.rows for record in gone},
+    }
     if not added and [file.path for file, _ in kept] == [file.path for file in target.shards]:
         return None, facts
     numbers = [record.first_row + np.arange(record.rows) for record in gone]
@@ -211,17 +214,20 @@ def _matched(given: _Given, target: EditableRun) -> dict[int, ShardFile]:
     """Return the number of a shard of the run → the given file that has its bytes: that at its
     path, or else one that was moved, under its name where this decides which rows are held out."""
     records, at, moved = target.manifest.shards, dict[int, ShardFile](), []
-    numbers = {(record.path, record.fingerprint): k for k, record in enumerate(records)}
+    by_place = {(record.path, record.fingerprint): k for k, record in enumerate(records)}
+    by_bytes = defaultdict[str | None, list[int]](list)
+    for number, record in enumerate(records):
+        by_bytes[record.fingerprint].append(number)
     for shard, fingerprint in given.shards:
-        if (number := numbers.get((shard.path, fingerprint or ""))) is not None:
-            at[number] = shard
+        if (place := by_place.get((shard.path, fingerprint or ""))) is not None:
+            at[place] = shard
         else:
             moved.append((shard, fingerprint))
     for shard, fingerprint in moved:
-        for number, record in enumerate(records):
-            names = {os.path.basename(shard.name), os.path.basename(record.name)}
-            renamed = len(names) > 1 and target.reading.share != ALL
-            if number not in at and record.fingerprint == fingerprint and not renamed:
+        name = os.path.basename(shard.name)
+        for number in by_bytes[fingerprint]:
+            is_it = target.reading.share == ALL or os.path.basename(records[number].name) == name
+            if is_it and number not in at:
                 at[number] = shard
                 break
     return at
