@@ -245,6 +245,7 @@ def test_a_shard_that_was_forgotten_stays_so_under_any_name_until_it_is_asked_fo
     shards = user_rows.shards("svm", tmp_path)
     fit(shards[:3], tmp_path / "m")
     streamtron.forget(tmp_path / "m", "1.svm")
+    assert re.search(r"\nshards forgotten +1\n", here(tmp_path, "inspect", "m.run").stdout)
     shards[1].rename(tmp_path / "renamed.svm")
     words = ("update", "m", "renamed.svm", "3.svm", "--report", "r")
     done = succeeded(here(tmp_path, *words)).stdout
