@@ -33,7 +33,7 @@ from streamtron.data import (
 )
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
-from streamtron.runs.inputs import check_outputs, expected_of, reading_from_model
+from streamtron.runs.inputs import StrPath, check_outputs, expected_of, reading_from_model
 from streamtron.runs.job import Clock, Fitting, Job, Saver, prepared
 from streamtron.runs.learners import class_weights, in_order, restore_finished
 from streamtron.runs.memory import fits_in_memory, size_of
@@ -158,21 +158,6 @@ class EditableRun(NamedTuple):
         """Where the prepared files of the shards are."""
         return self.machine.cache_dir or str(self.store.path / CACHE)
 
-    def check_report(
-        self, report: str | os.PathLike[str] | None, inputs: Sequence[str]
-    ) -> str | None:
-        """Return the report's absolute path; raise a SettingsError if it would replace a file that
-        is read or written."""
-        path, cache = self.store.path, self.machine.cache_dir
-        files = check_outputs(
-            {"report": report},
-            [self.model_path, *inputs],
-            runs=[path],
-            directories={"run directory": path},
-            cache=cache,
-        )
-        return files["report"]
-
     def job(self, rows: RowChange) -> Job:
         """Return the job of training on with changed rows, read as the run's own were, with the
         labels that it has; a DataError if a shard is missing, or was changed after it was read."""
@@ -198,23 +183,29 @@ class EditableRun(NamedTuple):
             renumber(learner, places, data.columns)
         return learners
 
-    def finish(self, rows: RowChange | None, report: str | None, **facts: Any) -> Outcome:
+    def finish(
+        self, rows: RowChange | None, report: StrPath | None, inputs: Sequence[str], **facts: Any
+    ) -> Outcome:
         """Train on with changed rows (None = they are as they were), write the report with
-        ``facts``, and commit; return the outcome."""
+        ``facts``, and commit; return the outcome. A SettingsError if the report would replace a
+        file that is written, or read as ``inputs`` are."""
+        path = self.store.path
+        how: Any = {"runs": [path], "directories": {"run directory": path}}
+        read = [self.model_path, *inputs]
+        files = check_outputs({"report": report}, read, cache=self.machine.cache_dir, **how)
         if rows is None:
             outcome = self._unchanged()
             outcome.report.update(facts)
-            write_outcome(outcome, report=report)
+            write_outcome(outcome, report=files["report"])
             return outcome
-        outcome = self._trained(rows, facts, report)
+        outcome = self._trained(rows, facts, files["report"])
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         return outcome
 
     def _unchanged(self) -> Outcome:
         """Return the outcome of the run as it is; no data is read."""
-        report = dict(self.store.report or {})
-        report |= {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
+        report = {**(self.store.report or {}), "readings": 0.0, "seconds": 0.0, "bytes_read": 0}
         left_out = deletions_of(self.shards)
         return Outcome(self.model, report, report["stop_reason"], (), self.manifest, left_out)
 

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,7 @@ from streamtron.core.rows import Label
 from streamtron.data import Dataset, ShardFile, ShardSource, find_shards
 from streamtron.data.deletions import Deletions
 from streamtron.data.profile import with_guesses
-from streamtron.data.sample import transformer_digest
+from streamtron.data.sample import transformer_digest, with_transformer
 from streamtron.data.source import excluding
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.inputs import (
@@ -37,7 +38,6 @@ from streamtron.runs.inputs import (
     reading_from_model,
     reading_from_settings,
     settings_from,
-    training_reading,
 )
 from streamtron.runs.job import Clock, Fitting, Job, prepared
 from streamtron.runs.learners import check_class_weights
@@ -260,7 +260,8 @@ def opened(
             if store.exists and place.resume:
                 recorded = Recorded.of(store, place.model, first)
         wanted = excluding(shards, recorded.forgotten, partial(_fingerprints, shards, first))
-        reading, counted = training_reading(wanted, first, recorded.transformer)
+        reading = replace(reading_from_settings(first), transformer=recorded.transformer)
+        reading, counted = with_transformer(wanted, reading, first)  # bytes, to tell the features
         expected = expected_of(first, (recorded.saved and recorded.saved.labels) or classes)
         expected.fingerprints.update(recorded.fingerprints)
         how = machine, listen, cache, open_parts, clock

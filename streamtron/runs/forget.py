@@ -91,7 +91,6 @@ def forget(
     _check(names, key, texts, rows)
     changes = {"tol": tol, "max_epochs": max_epochs}
     with EditableRun.opened(run, machine, listen, open_parts, **changes) as target:
-        report = target.check_report(report, [] if rows is None else [os.fspath(rows)])
         if key is not None:
             removed, deleted = _rows_by_key(target, names, key, texts)
         elif rows is not None:
@@ -101,6 +100,7 @@ def forget(
         return target.finish(
             _without(target, removed),
             report,
+            [] if rows is None else [os.fspath(rows)],
             forgotten={name: number for name, number in deleted.items() if number},
             not_in_run=[name for name, number in deleted.items() if number is None],
         )

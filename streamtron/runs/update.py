@@ -101,8 +101,8 @@ def update(
         given = _Given.of(files, target, again)
         change = _mirrored if mirror or window is not None else _extended
         rows, facts = change(given, target)
-        report = target.check_report(report, [shard.path for shard in files])
-        outcome = target.finish(rows, report, **facts, stays_forgotten=given.forgotten)
+        facts |= {"stays_forgotten": given.forgotten}
+        outcome = target.finish(rows, report, [shard.path for shard in files], **facts)
         gap = outcome.report["certificate"]["relative_duality_gap"]
         if (1.0 - ROOM) * target.settings.tolerance < gap <= target.settings.tolerance:
             _log.warning(
