@@ -26,7 +26,6 @@ from data import add_data_arguments, data_sets, need_data
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import StreamtronError
-from streamtron.runs.learners import train_candidates
 from streamtron.solver.learner import Learner
 
 
@@ -50,7 +49,7 @@ def scan(path: str, cache: str, candidates: list[Settings], threads: int | None 
     """All candidates on the same readings."""
     start = time.perf_counter()
     with ours.opened([path], cache, candidates, threads=threads) as fitting:
-        found = train_candidates(fitting.training, fitting.candidates)
+        found = fitting.train()
         seconds, data = time.perf_counter() - start, fitting.data
         learners = [learner for own in found for learner in own]
         return Scan(seconds, data.readings, data.bytes_read, learners)

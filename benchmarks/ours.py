@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import ChunkDone, Event, Listener, ReadingDone, ignore
-from streamtron.runs.fit import Fitting, Job
 from streamtron.runs.fit import opened as open_fit
+from streamtron.runs.job import Fitting
 
 
 @dataclass
@@ -87,7 +87,7 @@ def opened(
 ) -> Iterator[Fitting]:
     """A fit of candidates whose data are prepared in the cache."""
     machine = Machine(cache_dir=cache, threads=threads)
-    with open_fit(Job(paths, candidates, machine, listen, cache, None)) as fitting:
+    with open_fit(paths, candidates, machine, cache, listen=listen) as fitting:
         yield fitting
 
 
@@ -121,7 +121,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
             proofs.append(Proof(event.reading + 1, seconds, proven.primal, proven.dual))
 
     with opened(paths, cache, [settings], note_proof) as fitting:
-        [learner], _ = fitting.train()
+        [[learner]] = fitting.train()
         seconds, data = time.perf_counter() - start, fitting.data
         v = np.zeros(data.width + 1)
         v[data.numbers], v[-1] = learner.best.w, learner.best.bias

@@ -21,19 +21,45 @@ if TYPE_CHECKING:
 @options.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
+@click.option(
+    "--mirror",
+    is_flag=True,
+    help="Make SHARDS the shards of the run: those not among them go out, in the same training.",
+)
+@click.option(
+    "--window",
+    type=options.whole_number(1),
+    metavar="N",
+    help="Make the last N of SHARDS, in their order, the shards of the run.",
+)
+@click.option(
+    "--again", is_flag=True, help="Take in SHARDS that were forgotten, too, and all their rows."
+)
+@options.time_limit_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.change_options
 def update(
-    run: str, shards: tuple[str, ...], report: str | None, log: str | None, **given: Any
+    run: str,
+    shards: tuple[str, ...],
+    mirror: bool,
+    window: int | None,
+    again: bool,
+    time_limit: float | None,
+    report: str | None,
+    log: str | None,
+    **given: Any,
 ) -> int:
     """Add SHARDS to the run of a model, RUN, and train to a certificate over all its rows.
 
     The run stays as it was until the new model is complete. SHARDS are read as the run's own were.
     Those that the run has already, under any name, are skipped, so a second call changes nothing.
+    Those that were forgotten stay so.
     """
     from streamtron.runs.update import update as update_run
 
-    return _change_run(update_run, run, shards, report, log, given)
+    how: Any = {"mirror": mirror, "window": window, "again": again, "time_limit": time_limit}
+    change = partial(update_run, **how)
+    return _change_run(change, run, shards, report, log, given)
 
 
 @options.command()
@@ -115,8 +141,11 @@ def _changes(report: Mapping[str, Any]) -> Lines:
     if forgotten or report.get("not_in_run"):
         count = sum(forgotten.values())
         yield f"{count:,} row{'s' * (count != 1)} forgotten by this call"
+    if staying := report.get("stays_forgotten"):
+        yield f"forgotten before, and skipped: {len(staying):,} of the shards (see --again)"
     lists = (
         [f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()],
+        [f"{shard}: comes in" for shard in report.get("added", ())],
         [
             f"{shard}: in the run already; it is skipped"
             for shard in report.get("already_in_run", ())

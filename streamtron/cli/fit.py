@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     help="Rows held out to make probabilities from.",
 )
 @options.calibration_option
+@options.time_limit_option
 @options.log_option
 @options.config_option
 @options.run_options
@@ -59,6 +60,7 @@ def fit(
     valid: tuple[str, ...],
     calibrate: tuple[str, ...],
     calibration: Any,
+    time_limit: float | None,
     log: str | None,
     config: str | None,
     resume: bool,
@@ -98,6 +100,7 @@ def fit(
             resume=resume,
             overwrite=overwrite,
             open_parts=parts_of(workers),
+            time_limit=time_limit,
             listen=listen,
         )
     code = report_fit(outcome, model, machine, _notes(outcome, settings))

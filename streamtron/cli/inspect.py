@@ -167,10 +167,10 @@ def _run(facts: Mapping[str, Any]) -> Lines:
             yield f"{'gap':<18} {up(gap):>13}"
         yield from aligned([("seconds", round(progress["seconds"], 1))])
     yield from _some(facts, "rows", "nonzeros")
-    forgotten = facts.get("forgotten_rows")
+    forgotten = [(kind, facts.get(f"forgotten_{kind}")) for kind in ("rows", "shards")]
     yield from aligned(
         [
-            *([("rows forgotten", forgotten)] if forgotten else []),
+            *((f"{kind} forgotten", number) for kind, number in forgotten if number),
             ("size", format_size(facts["bytes"])),
             ("cache", format_size(facts["cache_bytes"])),
             ("next", facts["next"]),

@@ -178,6 +178,12 @@ distributed_options = _together(_workers_memory, cluster_options)
 """The same with ``--memory``, for commands that limit only their workers."""
 
 report_option = written("--report", help="File for a JSON report.")
+time_limit_option = click.option(
+    "--time-limit",
+    type=of_kind("duration"),
+    help="End after the reading in which this has passed, as in 40m, with the best model by then "
+    "[none].",
+)
 log_option = click.option(
     "--log",
     type=click.Path(dir_okay=False),

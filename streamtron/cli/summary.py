@@ -196,18 +196,21 @@ def _verdict(report: Report) -> str:
 def not_certified(report: Report, model: str) -> str:
     """Return the message of a fit that did not meet its tolerance."""
     settings, reason = report["settings"], report["stop_reason"]
-    stage = settings["stage"]
-    limited, no_ascent = reason == "epoch limit", stage not in ("auto", "ascent")
+    in_readings, in_time = reason != "epoch limit", reason != "time limit"
+    no_ascent = settings["stage"] not in ("auto", "ascent")
+    ended = "converged" if in_readings and in_time else "stopped"
     helps = (
-        f"more --max-epochs than {settings['max_epochs']}, " * limited
+        "more --time-limit, fit --resume, " * (not in_time)
+        + f"more --max-epochs than {settings['max_epochs']}, " * (not in_readings)
         + "--stage auto, " * no_ascent
-        + f"an --active-set above {format_size(settings['active_set'])}, " * limited
+        + f"an --active-set above {format_size(settings['active_set'])}, " * (not in_readings)
     )
+    largest = "largest " * ("learners" in report)
     return (
-        f"{_which(report)}{'stopped' if limited else 'converged'} before the tolerance was "
-        f"certified: the {'largest ' if 'learners' in report else ''}relative duality gap is "
-        f"{up(_gap(report), 3)}, not {settings['tol']:g}. {model} holds the model so far. What "
-        f"would help: {helps}{'or ' * bool(helps)}a --tol looser than {settings['tol']:g}."
+        f"{_which(report)}{ended} before the tolerance was certified: the {largest}relative "
+        f"duality gap is {up(_gap(report), 3)}, not {settings['tol']:g}. {model} holds the model "
+        f"so far. What would help: {helps}{'or ' * bool(helps)}a --tol looser than "
+        f"{settings['tol']:g}."
     )
 
 

@@ -22,21 +22,19 @@ Rows = Sequence[Mapping[str, Any]]
 @options.number("--random", help="Candidates to draw at random [all combinations].", least=0)
 @options.flag(
     "--two-stage",
-    help="Fit all through the first of --stage, and through the next only those that may still "
-    "be the most accurate.",
+    help="Fit all through the first of --stage, those that may be the best through the next.",
 )
 @click.option(
     "--metric",
     metavar="NAME",
     type=click.Choice(ALL_METRICS),
     help="What chooses the best: accuracy, precision, recall, f1, roc_auc, average_precision; of "
-    "many classes accuracy, micro_ precision, recall, f1, and macro_ all six but accuracy; of "
-    "numbers r2, rmse, mae; of --loss log_loss also log_loss, brier_score [accuracy; r2]. Of "
-    "equals the smaller C wins.",
+    "many classes accuracy, micro_, macro_ and these; log_loss, brier_score; of numbers r2, rmse, "
+    "mae [accuracy; r2]. Of equals the smaller C wins.",
 )
 @options.flag(
     "--no-refit",
-    help="Write the model that was measured, fitted without the rows of --valid 20%.",
+    help="Keep the model that was measured, of --valid 20%.",
 )
 @options.written("--table", help="File for the table of candidates, .csv or .parquet.")
 @options.written("--model", help="File for the best model.")
@@ -61,9 +59,7 @@ def sweep(
     them on --valid, and write the best as --model.
 
     The best is fitted again on all of SHARDS, as fit does with the same settings. Candidates are
-    fitted to a --tol of at most 0.0001, lest their ranks depend on where they stop. The exit code
-    is 0 if the best is certified and 4 if it is not; the table says for every candidate why its fit
-    stopped.
+    fitted to a --tol of at most 0.0001, lest their ranks depend on where they stop.
     """
     names, machine = options.split(given)
     values, settings = options.candidates_of(names, config)

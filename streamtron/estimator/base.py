@@ -33,7 +33,7 @@ from streamtron.estimator.rows import MatrixRows, sorted_labels
 from streamtron.model.display import ModelCertificate, joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
-from streamtron.runs.fit import Job, opened
+from streamtron.runs.fit import opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
 from streamtron.runs.learners import Training, against_rest, in_order
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
@@ -123,10 +123,9 @@ def _train_on_shards(
 
             where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
             open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
-        job = Job(
-            paths, [settings], machine, listen, cache, None, classes=known, open_parts=open_parts
-        )
-        fitting = stack.enter_context(opened(job))
+        how: Any = {"classes": known, "listen": listen, "open_parts": open_parts}
+        fitting = stack.enter_context(opened(paths, [settings], machine, cache, **how))
+        [learners] = fitting.train()
         data, settings = fitting.data, fitting.settings
         check_width(data.width, len(data.labels), machine)
         learners, _ = fitting.train()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -28,54 +27,56 @@ from streamtron.data import (
     Manifest,
     ReaderConfig,
     ShardFile,
+    ShardRecord,
     Skipped,
     drop_cached,
 )
-from streamtron.data.sample import transformer_digest
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
-from streamtron.runs.inputs import check_outputs, expected_of, open_dataset, reading_from_model
-from streamtron.runs.learners import Training, class_weights, in_order, restore_finished
-from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
+from streamtron.runs.inputs import StrPath, check_outputs, expected_of, reading_from_model
+from streamtron.runs.job import Clock, Fitting, Job, Saver, prepared
+from streamtron.runs.learners import class_weights, in_order, restore_finished
+from streamtron.runs.memory import fits_in_memory, size_of
 from streamtron.runs.parts import (
     OpenParts,
-    PartsTraining,
-    executor_of,
     plan_changed,
     take_saved_alphas,
     train_on,
     with_parts_after,
 )
-from streamtron.runs.report import (
-    Outcome,
-    build_outcome,
-    certificate_of,
-    deletions_of,
-    write_outcome,
-)
-from streamtron.runs.store import CACHE, Ended, SavedState, Store, changing, is_run, no_run
+from streamtron.runs.report import Outcome, certificate_of, deletions_of, write_outcome
+from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, is_run, no_run
 from streamtron.solver.alphas import Pieces
 from streamtron.solver.changes import add_rows, begin_change, take_alphas
-from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner, renumber
 
 _log = logging.getLogger("streamtron")
 
 FEW = 0.25
-"""New shards of at most this part of the run's bytes are first solved alone, the old counts fixed.
-With more of them the old counts change so much that this does not pay."""
+"""New shards of at most this part of the run's bytes are first solved alone, the old α fixed.
+With more of them the old α change so much that this does not pay."""
+
+
+NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class RowChange(NamedTuple):
-    """The rows of a run from its change on: some come in, or some go out.
+    """The rows of a run from its change on: some come in, some go out.
 
-    ``shards`` : files of all rows, the new ones at the end. ``added`` : the new shards. ``removed``
-    : rising numbers of the run's rows that go out.
+    ``kept`` : shards of the run that stay, with what is left out of them now, and their records.
+    ``added`` : new shards, behind those. ``removed`` : rising numbers of the run's rows that go
+    out. ``absent`` : what is forgotten of shards that the run does not have then.
     """
 
-    shards: Sequence[ShardFile]
-    added: Sequence[ShardFile] = ()
-    removed: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    kept: Sequence[tuple[ShardFile, ShardRecord]]
+    added: Sequence[ShardFile]
+    removed: NDArray[np.int64]
+    absent: Sequence[Absent]
+
+    @property
+    def shards(self) -> list[ShardFile]:
+        """All shards, in order."""
+        return [*(file for file, _ in self.kept), *self.added]
 
     def remaining(self, pieces: Pieces) -> Pieces:
         """Yield the α of the run's rows that stay, by their new numbers."""
@@ -95,7 +96,7 @@ class EditableRun(NamedTuple):
     machine: Machine
     listen: Listener
     open_parts: OpenParts | None
-    began: float
+    clock: Clock
     settings: Settings
     model_path: str
     model: LinearModel
@@ -111,11 +112,12 @@ class EditableRun(NamedTuple):
         machine: Machine | None,
         listen: Listener,
         open_parts: OpenParts | None,
+        time_limit: str | float | None = None,
         **changes: Any,
     ) -> Iterator[EditableRun]:
         """Open a run to change it, see ``store.changing``; ``changes`` of its settings, None = as
         they are. A DataError if there is no run, or it has not ended."""
-        began, machine = time.perf_counter(), machine or Machine()
+        clock, machine = Clock.start(time_limit), machine or Machine()
         place = locate(run, machine.run_dir)
         if not is_run(place.directory):
             raise no_run(place.directory)
@@ -137,7 +139,7 @@ class EditableRun(NamedTuple):
             _check_model(store.path, recorded, saved, model)
             # text is prepared with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
-            run_as_it_is = store, saved, machine, listen, open_parts, began, settings, place.model
+            run_as_it_is = store, saved, machine, listen, open_parts, clock, settings, place.model
             yield cls(*run_as_it_is, model, manifest, reading, shards_of(manifest, store))
 
     @property
@@ -147,46 +149,28 @@ class EditableRun(NamedTuple):
         return list(certificate.get("learners", [certificate]))
 
     @property
+    def kept(self) -> list[tuple[ShardFile, ShardRecord]]:
+        """The run's shards and their records."""
+        return [*zip(self.shards, self.manifest.shards, strict=True)]
+
+    @property
     def cache_directory(self) -> str:
         """Where the prepared files of the shards are."""
         return self.machine.cache_dir or str(self.store.path / CACHE)
 
-    def check_report(
-        self, report: str | os.PathLike[str] | None, inputs: Sequence[str]
-    ) -> str | None:
-        """Return the report's absolute path; raise a SettingsError if it would replace a file that
-        is read or written."""
-        path, cache = self.store.path, self.machine.cache_dir
-        files = check_outputs(
-            {"report": report},
-            [self.model_path, *inputs],
-            runs=[path],
-            directories={"run directory": path},
-            cache=cache,
-        )
-        return files["report"]
-
-    def data(self, shards: Sequence[ShardFile]) -> Dataset:
-        """Prepare shards as the run's own were read, with the labels that it has, and open them;
-        raise a DataError if one is missing, or was changed after the run read it."""
-        check_as_read(shards, str(self.store.path))
+    def job(self, rows: RowChange) -> Job:
+        """Return the job of training on with changed rows, read as the run's own were, with the
+        labels that it has; a DataError if a shard is missing, or was changed after it was read."""
+        check_as_read(rows.shards, str(self.store.path))
         expected = expected_of(self.settings, self.saved.labels)
-        expected.fingerprints.update(self.manifest.fingerprints)
-        how: Any = {"expected": expected, "listen": self.listen}
-        how["executor"] = executor_of(self.open_parts)
-        where = self.machine, self.cache_directory
-        data = open_dataset(shards, self.reading, self.settings, *where, **how)
-        first, *_ = self.certificates
-        earlier = [Skipped(shard["name"], shard["reason"]) for shard in first.get("skipped", ())]
-        named = {shard.name for shard in data.shards} | {shard.name for shard in data.skipped}
-        data.skipped = (*(shard for shard in earlier if shard.name not in named), *data.skipped)
-        return data
+        expected.fingerprints.update((file.name, record.fingerprint) for file, record in rows.kept)
+        how = self.machine, self.listen, self.cache_directory, self.open_parts, self.clock
+        return Job(rows.shards, self.reading, expected, [self.settings], *how)
 
-    def restore(self, data: Dataset) -> list[Learner]:
+    def restore(self, data: Dataset, settings: Settings) -> list[Learner]:
         """Restore the run's learners with the settings of the change, in the ranks of the data; of
-        several parts, their counts are read from the parts' states when they are used."""
-        saved, settings = self.saved, self.settings
-        weights = class_weights(settings, data)
+        several parts, their α are read from the parts' states when they are used."""
+        saved, weights = self.saved, class_weights(settings, data)
         learners = restore_finished(saved.state, settings, data.facts, saved.labels, weights)
         recorded = Settings.from_dict(self.store.settings)
         if recorded.parts is not None:
@@ -199,102 +183,81 @@ class EditableRun(NamedTuple):
             renumber(learner, places, data.columns)
         return learners
 
-    def finish(self, rows: RowChange | None, report: str | None, **facts: Any) -> Outcome:
+    def finish(
+        self, rows: RowChange | None, report: StrPath | None, inputs: Sequence[str], **facts: Any
+    ) -> Outcome:
         """Train on with changed rows (None = they are as they were), write the report with
-        ``facts``, and commit; return the outcome."""
+        ``facts``, and commit; return the outcome. A SettingsError if the report would replace a
+        file that is written, or read as ``inputs`` are."""
+        path = self.store.path
+        how: Any = {"runs": [path], "directories": {"run directory": path}}
+        read = [self.model_path, *inputs]
+        files = check_outputs({"report": report}, read, cache=self.machine.cache_dir, **how)
         if rows is None:
             outcome = self._unchanged()
             outcome.report.update(facts)
-            write_outcome(outcome, report=report)
+            write_outcome(outcome, report=files["report"])
             return outcome
-        outcome = _train(self, rows, facts, report)
+        outcome = self._trained(rows, facts, files["report"])
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         return outcome
 
     def _unchanged(self) -> Outcome:
         """Return the outcome of the run as it is; no data is read."""
-        report = dict(self.store.report or {})
-        report |= {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
+        report = {**(self.store.report or {}), "readings": 0.0, "seconds": 0.0, "bytes_read": 0}
         left_out = deletions_of(self.shards)
         return Outcome(self.model, report, report["stop_reason"], (), self.manifest, left_out)
 
+    def _trained(self, rows: RowChange, facts: Mapping[str, Any], report: str | None) -> Outcome:
+        """Train on, here or on parts, from the weights and α of the run, and commit it."""
 
-class _FinalState:
-    """A ``solver.train.Checkpointer`` that keeps the state at the end of training only."""
+        def decide(settings: Settings, data: Dataset) -> Settings:
+            workers = bool(rows.added) and self.open_parts is not None
+            return with_parts_after(settings, len(self.shards), data.shards, workers=workers)
 
-    state: State
+        with prepared(self.job(rows), decide) as fitting:
+            data, parts = fitting.data, None
+            data.skipped = (*self._skipped_before(data), *data.skipped)
+            _check_rows(rows, data, self)
+            fitting.check_room(self.store)
+            saver = Saver(fitting)
+            learners = self.restore(data, fitting.settings)
+            if fitting.settings.parts is None:
+                _train_here(self, rows, fitting, saver, learners)
+            else:
+                parts = self.store.new_parts()
+                _train_on_parts(rows, fitting, saver, learners, parts)
+            reading, base = data.reading, self.model.index_base  # whichever columns are left
+            data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
+            outcome = fitting.outcome(learners)
+            ended = fitting.ended(outcome, data.shards, rows.absent)
+            outcome.report.update(facts)  # they may name what was forgotten, and the run has none
+            write_outcome(outcome, report=report)  # a committed change has its report
+            if len(rows.removed):
+                _drop_stale(self, data, reading)
+            self.store.end(ended, self.model_path, outcome.model.to_bytes(), saver.last, parts)
+            return outcome
 
-    def save(self, state: Callable[[], State]) -> None:
-        """Save nothing: a change is made as a whole."""
-
-    def end(self, state: Callable[[], State]) -> None:
-        """Keep the state."""
-        self.state = state()
-
-
-def _train(
-    target: EditableRun, rows: RowChange, facts: Mapping[str, Any], report: str | None
-) -> Outcome:
-    """Train on, here or on parts, from the weights and counts of the run, and commit it."""
-    with target.data(rows.shards) as data:
-        preparing = time.perf_counter() - target.began
-        if rows.added:
-            _check_index_base(data, target)
-        else:
-            _check_labels(data)
-        workers = bool(rows.added) and target.open_parts is not None
-        settings = with_parts_after(
-            target.settings, len(target.shards), data.shards, workers=workers
-        )
-        target, final = target._replace(settings=settings), _FinalState()
-        learners = target.restore(data)
-        plan = plan_memory(settings, target.machine, size_of(data), len(learners))
-        training = Training(
-            data, settings, target.machine, target.listen, final, at_once=plan.at_once
-        )
-        more_read, more_bytes, of_parts, parts = 0.0, 0, dict[str, Any](), None
-        if settings.parts is None:
-            more_read, more_bytes = _train_here(target, rows, data, training, learners)
-        else:
-            parts = target.store.new_parts()
-            of_parts = _train_on_parts(target, rows, data, training, learners, parts)
-        reading = data.reading
-        base: Any = target.model.index_base  # whichever columns are left
-        data.reading = replace(reading, index_base=base)
-        outcome = build_outcome(
-            data,
-            learners,
-            settings,
-            time.perf_counter() - target.began,
-            readings=data.readings + more_read,
-            preparing=preparing,
-            more_bytes=more_bytes,
-        )
-        outcome.report.update(of_parts)
-        kept = dict(outcome.report)  # without the names of what was forgotten
-        outcome.report.update(facts)
-        write_outcome(outcome, report=report)  # a committed change has its report
-        transformer, left_out = transformer_digest(settings, target.reading), outcome.deletions
-        ended = Ended(settings, transformer, data.shards, outcome.manifest, left_out, kept)
-        saved = SavedState.of(final.state, data, outcome.report["seconds"])
-        if not rows.added:
-            _drop_stale(target, data, reading)
-        target.store.end(ended, target.model_path, outcome.model.to_bytes(), saved, parts)
-        return outcome
+    def _skipped_before(self, data: Dataset) -> Iterator[Skipped]:
+        """Yield the shards that the run left out before, and that are not among these."""
+        first, *_ = self.certificates
+        named = {shard.name for shard in data.shards} | {shard.name for shard in data.skipped}
+        for shard in first.get("skipped", ()):
+            if shard["name"] not in named:
+                yield Skipped(shard["name"], shard["reason"])
 
 
 def _train_here(
     target: EditableRun,
     rows: RowChange,
-    data: Dataset,
-    training: Training,
+    fitting: Fitting,
+    saver: Saver,
     learners: Sequence[Learner],
-) -> tuple[float, int]:
-    """Train the learners on, few new rows alone at first; return the readings of those alone, and
-    their bytes."""
-    settings, old = target.settings, len(target.shards)
-    size = sum(shard.size for shard in data.shards[old:]) if rows.added else 0
+) -> None:
+    """Train the learners on; few new rows, where no others go out, alone at first."""
+    data, settings, old = fitting.data, fitting.settings, len(rows.kept)
+    size = 0 if len(rows.removed) else sum(shard.size for shard in data.shards[old:])
     few = 0 < size <= FEW * target.manifest.bytes
     only_more = few and settings.class_weight != "balanced"
     with data.part(old, len(data.shards)) if few else nullcontext() as new:
@@ -302,7 +265,7 @@ def _train_here(
         def begin(group: Sequence[Learner]) -> None:
             for learner in group:
                 begin_change(learner, only_more=only_more)
-                if not rows.added:
+                if len(rows.removed):
                     take_alphas(learner, rows.remaining(learner.alphas.nonzero()))
             if new is not None:
                 add_rows(new, group, settings, target.manifest.rows, target.listen)
@@ -310,43 +273,34 @@ def _train_here(
             if left and fits_in_memory(settings, size_of(data)):
                 data.load()
 
-        training.train(learners, begin=begin)
-        if new is None:
-            return 0.0, 0
-        return new.nonzeros_read / max(data.nonzeros, 1), new.bytes_read
+        fitting.training(saver).train(learners, begin=begin)
+        if new is not None:
+            fitting.readings = new.nonzeros_read / max(data.nonzeros, 1)
+            fitting.bytes_read = new.bytes_read
 
 
 def _train_on_parts(
-    target: EditableRun,
-    rows: RowChange,
-    data: Dataset,
-    training: Training,
-    learners: list[Learner],
-    directory: Path,
-) -> dict[str, Any]:
-    """Train the learners on in parts, whose states are in ``directory``; return what the report has
-    of these."""
+    rows: RowChange, fitting: Fitting, saver: Saver, learners: list[Learner], directory: Path
+) -> None:
+    """Train the learners on in parts, whose states are in ``directory``."""
     for learner in learners:
         begin_change(learner, only_more=False)
-        if not rows.added:
+        if len(rows.removed):
             learner.best.discard()  # no scan is to certify what the rows have made
     staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
-    parts = PartsTraining(training, data, str(directory), target.open_parts)
-    return train_on(parts, plan_changed(parts, learners, staying))[1]
+    parts = fitting.parts(saver, directory)
+    fitting.facts = train_on(parts, plan_changed(parts, learners, staying))[1]
 
 
-def _check_index_base(data: Dataset, target: EditableRun) -> None:
-    """Raise a DataError if shards that come in have a column below the model's base."""
-    if target.model.index_base == 1 and data.index_base == 0:
+def _check_rows(rows: RowChange, data: Dataset, target: EditableRun) -> None:
+    """Raise a DataError if shards that come in have a column below the model's base, or, where rows
+    go out, no row that stays has one of the labels."""
+    if rows.added and target.model.index_base == 1 and data.index_base == 0:
         raise DataError(
             f"{data.shards[-1].name} or a shard added with it has a column 0, and the run's "
             "columns are numbered from 1. Number them alike, or fit anew with --index-base 0."
         )
-
-
-def _check_labels(data: Dataset) -> None:
-    """Raise a DataError if no row that stays has one of the labels."""
-    if unseen := data.unseen_labels:
+    if len(rows.removed) and (unseen := data.unseen_labels):
         known = f"the label {unseen[0]}, which the model has"
         raise DataError(
             f"no remaining row has {'a weight above 0' if data.reading.numbers else known}. "

@@ -25,7 +25,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
-from streamtron.model.scoring import chosen_classes
+from streamtron.model.scoring import chosen_classes, matrix_of
 from streamtron.runs.finished_run import check_as_read, read_manifest, run_of, shards_of
 from streamtron.runs.inputs import (
     Paths,
@@ -100,10 +100,12 @@ def evaluate_many(
     """Evaluate several models, of the same classes and reader's contract, on one reading of the
     shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
     that have certificates."""
-    files = find_shards(as_paths(shards))
-    scored = score_shards(
-        models, files, serial, at_optimum=True, share=share, on_bad_shard=on_bad_shard
-    )
+    bounded = [
+        bool(model.certificate) and model.kind == "two classes" and why_unbounded(model) is None
+        for model in models
+    ]
+    how: Any = {"bounded": bounded, "share": share, "on_bad_shard": on_bad_shard}
+    scored = score_shards(models, find_shards(as_paths(shards)), serial, **how)
     return summarise(models, scored, held=HELD // 10)
 
 
@@ -132,21 +134,28 @@ def score_shards(
     files: Sequence[ShardFile],
     executor: Executor,
     *,
-    at_optimum: bool = False,
+    labelled: bool = True,
+    bounded: Sequence[bool] = (),
+    top: int | None = None,
     share: tuple[float, float] = ALL,
     on_bad_shard: Literal["error", "skip"] = "error",
 ) -> Iterator[ScoredRows]:
-    """Score labelled rows by models of the same classes, in the order of the shards. A DataError at
-    the end if there was no row, or none that has a class of the models."""
-    reading, read = reading_to_score(models[0], files[0], share=share), 0
+    """Score rows by models of the same classes, in the order of the shards. A DataError at the end
+    if there was no row, or of labelled rows none that has a class of the models.
+
+    ``labelled`` : whether labels and row weights are read. ``bounded`` : for which of the models
+    the decisions of the best possible one are bounded. ``top`` : see ``ScoredRows``.
+    """
+    reading, read = reading_to_score(models[0], files[0], labelled=labelled, share=share), 0
     known = isinstance(models[0].bias, float)  # the reader refuses labels unknown to a model of two
-    labels = dict[Label, None]()
-    for rows in executor(_score_shard, files, tuple(models), reading, at_optimum, on_bad_shard):
-        read += len(rows.truth)
+    labels, bounded = dict[Label, None](), bounded or [False] * len(models)
+    wanted = tuple(models), reading, bounded, top, on_bad_shard
+    for rows in executor(_score_shard, files, *wanted):
+        read += len(rows.weights)
         known = known or bool(rows.truth.any())
         labels.update(dict.fromkeys(rows.labels))
         yield rows
-    if not known and labels:
+    if labelled and labels and not known:
         raise DataError(
             f"no row has a class of the model: the labels are {some(labels)}, the "
             f"classes {some(models[0].classes)}. Give shards labelled as those it was fitted on."
@@ -156,14 +165,17 @@ def score_shards(
 
 
 class ScoredRows(NamedTuple):
-    """Consecutive rows: decisions of each model; which classes a row has, shape (rows, K), for two
-    classes (rows, 1) for the larger one, of regression its target, float64; which rows have another
-    label; bounds on the decisions of
-    the optima, if they are wanted and proven; all labels of their shard so far; the first row's
-    number; the nonzeros in columns beyond the models' width, which weigh 0, and the columns of a
-    table with categories that were not counted; and their shard."""
+    """Consecutive rows of a ``shard``, from ``first_row`` on, and what models say of them.
 
-    decisions: tuple[NDArray[Any], ...]
+    ``decisions`` : of each model; with ``top`` so many labels a row and their decisions, the
+    highest first. ``truth`` : which classes a row has, shape (rows, K), of two classes (rows, 1)
+    for the larger one, of regression its target, shape (rows,); without labels (rows, 0).
+    ``strange`` : which rows have another label. ``bounds`` : of each model, on the decisions of the
+    best possible one, None = not wanted. ``labels`` : all of the shard so far. ``out_of_range`` :
+    nonzeros in columns beyond the models' width, which weigh 0.
+    """
+
+    decisions: tuple[Any, ...]
     truth: NDArray[Any]
     weights: NDArray[Any]
     strange: NDArray[np.bool_]
@@ -178,25 +190,23 @@ def _score_shard(
     shard: ShardFile,
     models: Sequence[LinearModel],
     reading: ReaderConfig,
-    at_optimum: bool,
+    bounded: Sequence[bool],
+    top: int | None,
     on_bad_shard: Literal["error", "skip"],
 ) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
-    first = models[0]
-    classes = first.classes if first.kind == "two classes" else None
-    proven = [
-        at_optimum and m.certificate and m.kind == "two classes" and why_unbounded(m) is None
-        for m in models
-    ]
-    optima = [OptimumBounds(m) if known else None for m, known in zip(models, proven, strict=True)]
+    first, labelled = models[0], reading.labels == "required"
+    classes = first.classes if labelled and first.kind == "two classes" else None
+    optima = [OptimumBounds(m) if known else None for m, known in zip(models, bounded, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
     with open_one(shard, reading, classes, on_bad_shard=on_bad_shard) as source:
         for chunk in source.chunks():
-            scored = (model.decision_rows(chunk.rows) for model in models)
-            decisions, beyond = zip(*scored, strict=True)
+            decisions, beyond = zip(*(_decided(m, chunk, top) for m in models), strict=True)
             weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
             of_codes = [places.get((type(label), label), -1) for label in source.labels]
-            truth, strange = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
+            truth, strange = np.zeros((len(chunk), 0), bool), np.zeros(len(chunk), bool)
+            if labelled:
+                truth, strange = _truth(chunk, np.array(of_codes, np.int64), len(first.classes))
             if classes is not None:
                 truth = truth[:, 1:]  # one problem: the larger class against the other
             rows, squares = chunk.rows, chunk.squares
@@ -212,6 +222,14 @@ def _score_shard(
                 max(beyond),
                 shard.name,
             )
+
+
+def _decided(model: LinearModel, chunk: Chunk, top: int | None) -> tuple[Any, int]:
+    """Return a model's decisions on rows, see ``ScoredRows``, and the nonzeros out of range."""
+    if top is None:
+        return model.decision_rows(chunk.rows)
+    matrix, out_of_range = matrix_of(model, chunk.rows)
+    return model.predict_top(matrix, top), out_of_range
 
 
 def summarise(

@@ -1,4 +1,4 @@
-"""Forget rows: choose them, delete them and their counts from a finished run, and train on."""
+"""Forget rows: choose them, take them and their α out of a finished run, and train on."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from streamtron.core.config import Machine
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
-from streamtron.data import ShardFile
+from streamtron.data import ShardFile, ShardRecord
 from streamtron.data.deletions import Deletions, in_share, listed_rows
 from streamtron.data.reader_config import ALL
 from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
-from streamtron.runs.change import EditableRun, RowChange
+from streamtron.runs.change import NO_ROWS, EditableRun, RowChange
 from streamtron.runs.inputs import Paths, as_paths
 from streamtron.runs.parts import OpenParts
 from streamtron.runs.report import Outcome
-
-NO_ROWS = np.zeros(0, dtype=np.int64)
+from streamtron.runs.store import Absent
 
 
 def forget(
@@ -92,7 +91,6 @@ def forget(
     _check(names, key, texts, rows)
     changes = {"tol": tol, "max_epochs": max_epochs}
     with EditableRun.opened(run, machine, listen, open_parts, **changes) as target:
-        report = target.check_report(report, [] if rows is None else [os.fspath(rows)])
         if key is not None:
             removed, deleted = _rows_by_key(target, names, key, texts)
         elif rows is not None:
@@ -102,6 +100,7 @@ def forget(
         return target.finish(
             _without(target, removed),
             report,
+            [] if rows is None else [os.fspath(rows)],
             forgotten={name: number for name, number in deleted.items() if number},
             not_in_run=[name for name, number in deleted.items() if number is None],
         )
@@ -132,10 +131,8 @@ def _without(
     """Return the rows of the run without those that are removed; None if nothing is."""
     if all(rows is not None and not len(rows) for rows in removed.values()):
         return None
-    shards, gone, left = list[ShardFile](), list[NDArray[np.int64]](), 0
-    for number, (record, file) in enumerate(
-        zip(target.manifest.shards, target.shards, strict=True)
-    ):
+    kept, gone, left = list[tuple[ShardFile, ShardRecord]](), list[NDArray[np.int64]](), 0
+    for number, (file, record) in enumerate(target.kept):
         if (rows := removed.get(number, NO_ROWS)) is None:
             gone.append(record.first_row + np.arange(record.rows))
             continue
@@ -144,13 +141,18 @@ def _without(
         if len(rows):
             known = np.union1d(_left_out(file), rows)
             file = file._replace(without=Deletions(record.path, record.fingerprint, known))
-        shards.append(file)
+        kept.append((file, record))
     if not left:
         raise DataError(
             f"{target.store.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    return RowChange(shards, removed=np.concatenate(gone))
+    left_over = {record.fingerprint for _, record in kept}
+    absent = {known.fingerprint: known for known in target.store.absent}
+    for record in target.manifest.shards:
+        if record.fingerprint not in left_over:
+            absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, None)
+    return RowChange(kept, (), np.concatenate(gone), [*absent.values()])
 
 
 def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:

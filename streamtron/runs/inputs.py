@@ -40,7 +40,6 @@ from streamtron.data import (
 from streamtron.data.discover import NAMES
 from streamtron.data.labels import MOST_NUMBERS, LabelTable
 from streamtron.data.reader_config import ALL
-from streamtron.data.sample import with_transformer
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
@@ -48,7 +47,7 @@ from streamtron.runs.finished_run import RUN_SUFFIX, run_directory
 from streamtron.runs.store import CACHE, is_run, manifest_of
 
 if TYPE_CHECKING:
-    from streamtron.data.transform import Transformer
+    pass
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -229,17 +228,6 @@ def open_dataset(
 
     how = Preparing(cache, machine.thread_count, executor, tell, on_bad_shard=settings.on_bad_shard)
     return Dataset.prepare(shards, reading, how, expected)
-
-
-def training_reading(
-    shards: Sequence[ShardFile],
-    settings: Settings,
-    transformer: Transformer | None = None,
-) -> tuple[ReaderConfig, int]:
-    """Return how a fit with these settings reads the shards, and the bytes that were read to find
-    out. ``transformer`` : theirs, if it was fitted before."""
-    reading = replace(reading_from_settings(settings), transformer=transformer)
-    return with_transformer(shards, reading, settings)
 
 
 def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> Expected:

@@ -172,6 +172,7 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
             "rows": manifest.rows,
             "nonzeros": manifest.nonzeros,
             "forgotten_rows": deletions.total(store.forgotten),
+            "forgotten_shards": sum(shard.rows is None for shard in store.absent),
             "bytes": manifest.bytes,
             "shards": manifest.to_dict()["shards"],
         }

@@ -18,10 +18,10 @@ from streamtron.core.rows import Data, Facts, Label
 from streamtron.core.text import label_meant, label_text, short
 from streamtron.core.threads import open_threads
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.learner import Learner, release_rows
+from streamtron.solver.learner import Learner, end_stage, release_rows
 from streamtron.solver.paper import Margitron
 from streamtron.solver.stopping import reopen
-from streamtron.solver.train import Checkpointer, Group, OnePart, train
+from streamtron.solver.train import Checkpointer, Group, OnePart, Trainer, train
 
 ClassWeights = Mapping[Label, float]
 
@@ -29,17 +29,12 @@ ClassWeights = Mapping[Label, float]
 def make_learners(data: Data, settings: Settings) -> list[Learner]:
     """Make the learners of a problem: one for two classes or numbers, else one for each of the
     data's ``labels``, in their order."""
-    weights = class_weights(settings, data)
+    weights, columns = class_weights(settings, data), data.columns
     labels: Sequence[Label | None] = data.labels if settings.one_vs_rest else [None]
-    return [make_learner(data, settings, weights, label) for label in labels]
-
-
-def make_learner(
-    data: Data, settings: Settings, weights: ClassWeights | None, label: Label | None
-) -> Learner:
-    """Make the learner of a class against the rest; of two classes if None."""
-    its_weights = against_rest(weights, label)
-    return Learner(settings, data.columns, data.facts, data.labels, its_weights, label)
+    return [
+        Learner(settings, columns, data.facts, data.labels, against_rest(weights, label), label)
+        for label in labels
+    ]
 
 
 def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:
@@ -71,6 +66,30 @@ def balanced(labels: Sequence[Label], facts: Facts) -> ClassWeights:
         label: facts.weight / (len(labels) * weight) if weight > 0.0 else 1.0
         for label, weight in of_labels
     }
+
+
+TIME_LIMIT = "the time limit"
+"""Why a stage has ended."""
+
+
+class TimeIsUp(Exception):
+    """The time of a training is up, after a reading; a ``Checkpointer`` raises it."""
+
+
+def all_proven(state: State) -> bool:
+    """Return whether something is proven of every learner that trains."""
+    span = state.group or (0, len(state.content["learners"]))
+    return all(state.fields(k)["best.certificate"] is not None for k in range(*span))
+
+
+def train_in_time(trainer: Trainer, resumed: Resumed | None) -> None:
+    """Train until all learners have finished, or the time is up."""
+    try:
+        train(trainer, resumed)
+    except TimeIsUp:
+        for learner in trainer.unfinished:
+            end_stage(learner, "epoch limit", TIME_LIMIT)
+        trainer.end(trained=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +137,7 @@ class Training:
                     self.checkpointer,
                     None if together else Group(learners, (start, stop)),
                 )
-                train(trainer, resumed)
+                train_in_time(trainer, resumed)
             if not together:
                 for learner in group:
                     release_rows(learner)

@@ -19,7 +19,7 @@ from streamtron.core.executor import Executor, LocalParts, Parts, Scans
 from streamtron.core.rows import Facts, Label
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile, ShardRecord
-from streamtron.runs.learners import Training, make_learners
+from streamtron.runs.learners import Training, make_learners, train_in_time
 from streamtron.runs.memory import DataSize, fits_in_memory, size_of
 from streamtron.solver.alphas import Alphas, Pieces, SavedAlphas, saved_at, split, write_first_state
 from streamtron.solver.checkpoint import Resumed, State
@@ -27,7 +27,6 @@ from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leav
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
 from streamtron.solver.stopping import reopen
-from streamtron.solver.train import train
 
 MOST_PARTS = 64
 """Parts at most where workers decide on their number: each sends a vector in every round."""
@@ -206,7 +205,8 @@ def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[
         parts.tell = lambda step, rounds: training.listen(
             RoundDone(step, rounds, parts.gap_estimate)
         )
-        train(ManyParts(parts, learners, training.listen, training.checkpointer), resumed)
+        trainer = ManyParts(parts, learners, training.listen, training.checkpointer)
+        train_in_time(trainer, resumed)
     take_saved_alphas(job.directory, training.settings, learners)
     _count_readings(job, plans, learners)
     return learners, {"parts": len(plans), **_report(parts)}

@@ -16,22 +16,16 @@ from numpy.typing import NDArray
 from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
-from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows
+from streamtron.data import find_shards
 from streamtron.data.writers.predictions import Predictions, TextForm, text_predictions
 from streamtron.data.writers.tables import parquet_predictions
 from streamtron.model.calibration import probabilities_of
-from streamtron.model.certainty import OptimumBounds, probability_bounds
 from streamtron.model.certainty import certain as certain_rows
+from streamtron.model.certainty import probability_bounds
 from streamtron.model.linear_model import LinearModel
-from streamtron.model.scoring import labels_of, matrix_of
-from streamtron.runs.inputs import (
-    Paths,
-    as_model,
-    as_paths,
-    check_outputs,
-    open_one,
-    reading_to_score,
-)
+from streamtron.model.scoring import labels_of
+from streamtron.runs.evaluate import ScoredRows, score_shards
+from streamtron.runs.inputs import Paths, as_model, as_paths, check_outputs
 
 DIGITS = 767
 """Significant digits that a float64 has at most."""
@@ -127,42 +121,23 @@ def predict(
     if top is not None and (proba or certain):
         raise SettingsError("top gives labels and decisions alone: leave proba and certain out.")
     files = find_shards(as_paths(shards))
-    reading = reading_to_score(model, files[0], labelled=False)
-    rows = 0
-    for scores in executor(predict_shard, files, model, reading, proba, certain, top):
-        rows += len(scores.decisions)
-        yield scores
-    if not rows:
-        raise no_rows(files)
+    how: Any = {"labelled": False, "bounded": [certain], "top": top}
+    for rows in score_shards([model], files, executor, **how):
+        yield _scores(model, rows, proba)
 
 
-def predict_shard(
-    shard: ShardFile,
-    model: LinearModel,
-    reading: ReaderConfig,
-    proba: bool,
-    certain: bool,
-    top: int | None = None,
-) -> Iterator[Scores]:
-    """Score one shard, which may be empty."""
-    optimum = OptimumBounds(model) if certain else None
-    with open_one(shard, reading) as source:
-        for chunk in source.chunks():
-            if top is not None:
-                matrix, out_of_range = matrix_of(model, chunk.rows)
-                highest = model.predict_top(matrix, top)
-                yield Scores(*highest, out_of_range)
-                continue
-            decisions, out_of_range = model.decision_rows(chunk.rows)
-            shares = probabilities_of(model, decisions) if proba else None
-            sure = bounds = None
-            if optimum is not None:
-                bounds = optimum.decisions(chunk.rows, chunk.squares)
-                sure = None if model.regression else certain_rows(model, *bounds)
-                if proba:
-                    bounds = probability_bounds(model, *bounds)
-            labels = labels_of(model, decisions)
-            yield Scores(labels, decisions, out_of_range, shares, sure, bounds)
+def _scores(model: LinearModel, rows: ScoredRows, proba: bool) -> Scores:
+    [decisions], [bounds], sure = rows.decisions, rows.bounds, None
+    if isinstance(decisions, tuple):
+        labels, highest = decisions
+        return Scores(labels, highest, rows.out_of_range)
+    shares = probabilities_of(model, decisions) if proba else None
+    if bounds is not None:
+        sure = None if model.regression else certain_rows(model, *bounds)
+        if proba:
+            bounds = probability_bounds(model, *bounds)
+    labels = labels_of(model, decisions)
+    return Scores(labels, decisions, rows.out_of_range, shares, sure, bounds)
 
 
 def write_predictions(

@@ -20,19 +20,19 @@ from streamtron.core.config import Settings, meets
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
-from streamtron.data import Dataset, Manifest, ShardFile, Skipped, deletions
+from streamtron.data import Dataset, Manifest, ReaderConfig, ShardFile, Skipped, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness as witness_file
-from streamtron.runs.learners import in_order
+from streamtron.runs.learners import TIME_LIMIT, in_order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import PHASES
 from streamtron.solver.vectors import dense
 
-STOP_REASONS = ("certified", "converged", "epoch limit")
+STOP_REASONS = ("certified", "converged", "epoch limit", "time limit")
 """Of a learner; of several learners the last one here is the run's."""
 
 NOT_CERTIFIED = 4
@@ -44,7 +44,7 @@ class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
     is the dual variables of every learner; the manifest of the shards, and their forgotten rows.
 
-    ``stop_reason`` : ``"certified"``, ``"converged"`` or ``"epoch limit"``.
+    ``stop_reason`` : one of ``"certified"``, ``"converged"``, ``"epoch limit"``, ``"time limit"``.
     """
 
     model: LinearModel
@@ -68,66 +68,37 @@ def build_outcome(
     data: Dataset,
     learners: Sequence[Learner],
     settings: Settings,
-    seconds: float,
-    *,
-    readings: float,
-    preparing: float = 0.0,
-    more_bytes: int = 0,
-) -> Outcome:
-    """Build the outcome of finished learners.
-
-    ``readings`` : of these learners. ``preparing`` : seconds of it. ``more_bytes`` : read beside
-    the data.
-    """
-    learners = in_order(learners, list(data.labels), settings)
-    read: dict[str, Any] = {
-        "readings": readings,
-        "seconds": seconds,
-        "bytes_read": data.bytes_read + more_bytes,
-        "preparing": preparing,
-    }
-    if (layout := data.reading.settled) and layout.unused is not None:
-        transformer = data.reading.transformer
-        features = list(transformer.columns if transformer else data.reading.features or ())
-        read |= {"features": features, "columns_not_used": dict(layout.unused)}
-    model, deleted = _model(data, learners, settings), deletions_of(data.shards)
-    return outcome_of(read, model, learners, settings, data.manifest, data.skipped, deleted)
-
-
-def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
-    """Return the deletions of every shard that has some."""
-    return tuple(shard.without for shard in shards if shard.without)
-
-
-def outcome_of(
     read: Mapping[str, Any],
-    model: LinearModel,
-    learners: Sequence[Learner],
-    settings: Settings,
-    manifest: Manifest,
-    skipped: Sequence[Skipped],
-    deleted: tuple[Deletions, ...],
+    *,
+    preparing: float,
 ) -> Outcome:
-    """Build the outcome of learners, in the order of the model; ``read``: what was read."""
+    """Build the outcome of finished learners. ``read`` : their readings, seconds and bytes.
+    ``preparing`` : seconds of it."""
+    learners = in_order(learners, list(data.labels), settings)
+    model, manifest, deleted = (
+        _model(data, learners, settings),
+        data.manifest,
+        deletions_of(data.shards),
+    )
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
-    reports = [_report_of(learner, skipped, excluded) for learner in learners]
+    reports = [_report_of(learner, data.skipped, excluded) for learner in learners]
     stop_reason = max((entry["stop_reason"] for entry in reports), key=STOP_REASONS.index)
-    read, phases = dict(read), dict.fromkeys(("preparing", *PHASES), 0.0)
-    phases["preparing"] = read.pop("preparing", 0.0)
-    for name in PHASES:
-        phases[name] += sum(learner.progress.phases[name] for learner in learners)
+    phases = {
+        name: sum((learner.progress.phases[name] for learner in learners), 0.0) for name in PHASES
+    }
     report: dict[str, Any] = {
         "rows": manifest.rows,
         "nonzeros": manifest.nonzeros,
         **read,
+        **_columns_of_table(data.reading),
         "columns": model.columns,
         "full_epochs": max(entry["full_epochs"] for entry in reports),
         "visits": sum(k.progress.visited for k in learners) / max(manifest.nonzeros, 1),
-        "phases": phases,
+        "phases": {"preparing": preparing, **phases},
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "stop_reason": stop_reason,
-        "skipped": [shard._asdict() for shard in skipped],
+        "skipped": [shard._asdict() for shard in data.skipped],
     }
     if settings.penalty != "l2":
         report["nonzero_weights"] = model.sparse_weights.nnz
@@ -143,6 +114,19 @@ def outcome_of(
         ]
     alphas = tuple(learner.alphas for learner in learners)
     return Outcome(model, report, stop_reason, alphas, manifest, deleted)
+
+
+def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
+    """Return the deletions of every shard that has some."""
+    return tuple(shard.without for shard in shards if shard.without)
+
+
+def _columns_of_table(reading: ReaderConfig) -> dict[str, Any]:
+    """Return the columns of a table that are features, and the others; nothing of other shards."""
+    if reading.settled is None or reading.settled.unused is None:
+        return {}
+    features = reading.transformer.columns if reading.transformer else reading.features or ()
+    return {"features": [*features], "columns_not_used": dict(reading.settled.unused)}
 
 
 def write_outcome(
@@ -265,10 +249,11 @@ def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[st
 def _report_of(
     learner: Learner, skipped: Sequence[Skipped], excluded: Mapping[str, int]
 ) -> dict[str, Any]:
+    in_time = learner.progress.reports[-1].stop_reason != TIME_LIMIT
     return {
         "full_epochs": learner.progress.full_epochs,
         "newton_steps": sum(stage.newton_steps for stage in learner.progress.reports),
-        "stop_reason": learner.progress.finished,
+        "stop_reason": learner.progress.finished if in_time else "time limit",
         "radius": learner.radius,
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],

@@ -53,19 +53,20 @@ DATABASE, CACHE, PARTS = "run.sqlite", "cache", "parts-{:06d}"
 _STATE, _MODEL = "state-{:06d}", "model-{:06d}"
 _OURS = re.compile(r"(?:state|model|parts)-\d{6,12}")
 
-_APPLICATION, _VERSION = 0x73747274, 1
+_APPLICATION, _VERSION = 0x73747274, 2
 _STATE_VERSION = 12
 
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE shards (number INTEGER PRIMARY KEY, stamp TEXT NOT NULL, record TEXT) STRICT;
-CREATE TABLE forgotten (number INTEGER PRIMARY KEY, shard TEXT NOT NULL, rows BLOB NOT NULL) STRICT;
+CREATE TABLE forgotten (number INTEGER PRIMARY KEY, shard TEXT NOT NULL, rows BLOB) STRICT;
 CREATE TABLE history (number INTEGER PRIMARY KEY, reading INTEGER NOT NULL, seconds REAL NOT NULL,
     nonzeros_read INTEGER NOT NULL, bytes_read INTEGER NOT NULL, file TEXT) STRICT;
 """
 """``facts``: JSON by name. ``shards``: name, bytes and time of every shard that was given, and its
-record, if it was not skipped. ``forgotten``: path and fingerprint of a shard, and its rows, int64.
-``history``: of every state what had been read; the last one has its file."""
+record, if it was not skipped. ``forgotten``: of a shard of the run path and fingerprint, of another
+one fingerprint and bytes, and its rows that were forgotten, int64, NULL = all. ``history``: of
+every state what had been read; the last one has its file."""
 
 _FROM_SECOND_JOURNAL = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 """A journal that ends so names another file, which SQLite might remove. Ours name none."""
@@ -112,6 +113,15 @@ class SavedState(NamedTuple):
         return cls(state, list(data.labels), data.numbers, *read, seconds, data.seen)
 
 
+class Absent(NamedTuple):
+    """A shard that the run does not have any more: its fingerprint and bytes, and those of its rows
+    that were forgotten, None = all."""
+
+    fingerprint: str
+    bytes: int
+    rows: NDArray[np.int64] | None
+
+
 class Ended(NamedTuple):
     """What a run is once it has ended, beside its state: see ``Store.end``."""
 
@@ -120,6 +130,7 @@ class Ended(NamedTuple):
     shards: Sequence[ShardFile]
     manifest: Manifest
     forgotten: Sequence[Deletions]
+    absent: Sequence[Absent]
     report: Mapping[str, Any]
 
 
@@ -188,9 +199,17 @@ class Store:
 
     @property
     def forgotten(self) -> list[Deletions]:
-        """The rows that were forgotten of shards which still hold them."""
+        """The rows that were forgotten of the run's shards which still hold them."""
+        return [known for known in self._forgotten() if isinstance(known, Deletions)]
+
+    @property
+    def absent(self) -> list[Absent]:
+        """What was forgotten of shards that the run does not have."""
+        return [known for known in self._forgotten() if isinstance(known, Absent)]
+
+    def _forgotten(self) -> list[Deletions | Absent]:
         query = "SELECT shard, rows FROM forgotten ORDER BY number"
-        return [self._checked(_deletions, *row) for row in self._rows(query)]
+        return [self._checked(_read_forgotten, *row) for row in self._rows(query)]
 
     @property
     def history(self) -> list[tuple[int, float, int, int]]:
@@ -205,6 +224,12 @@ class Store:
     def has_state(self) -> bool:
         """Whether there is a state, damaged or not."""
         return self.exists and self._state_file() is not None
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the last state; 0 if there is none."""
+        file = self._state_file() if self.exists else None
+        return 0 if file is None else os.path.getsize(self.path / file)
 
     def state(self) -> SavedState | None:
         """Read the last state, if there is one; FileDamaged if it is not as it was written."""
@@ -318,24 +343,21 @@ class Store:
     def begin(
         self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
     ) -> None:
-        """Begin a run; what was there of another is removed."""
-        if self.exists:
-            self._write_begin(settings, transformer, shards)
-        else:
-            self._make(settings, transformer, shards)
-        self.clean()
-
-    def _make(
-        self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
-    ) -> None:
-        """Make a database, which gets its name once it is whole."""
+        """Begin a run, in a database that gets its name once it is whole; what was there of another
+        one is removed."""
         new = self.path / ".streamtron-new"
+        self.close()
         try:
             self._database = self._connected("rwc", new.name)
             facts = f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_VERSION};"
             with self._translated():
                 self._database.executescript(f"BEGIN; {facts} {_SCHEMA} COMMIT;")
-            self._write_begin(settings, transformer, shards)
+            with self._transaction() as write:
+                self._write_facts(
+                    settings=settings.to_dict(), transformer=transformer, parts=PARTS.format(0)
+                )
+                for stamp in stamps_of(shards):
+                    write("INSERT INTO shards (stamp) VALUES (?)", json.dumps(stamp))
             self.close()
             with writing_to(os.fspath(self.path), "Check its rights."):
                 os.replace(new, self.path / DATABASE)
@@ -345,18 +367,7 @@ class Store:
             for left in self.path.glob(f"{new.name}*"):
                 left.unlink()
         self._database = self._opened()
-
-    def _write_begin(
-        self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
-    ) -> None:
-        with self._transaction() as write:
-            for table in ("facts", "shards", "forgotten", "history"):
-                write(f"DELETE FROM {table}")
-            self._write_facts(
-                settings=settings.to_dict(), transformer=transformer, parts=PARTS.format(0)
-            )
-            for stamp in stamps_of(shards):
-                write("INSERT INTO shards (stamp) VALUES (?)", json.dumps(stamp))
+        self.clean()
 
     def go_on(self, settings: Settings) -> None:
         """Go on with the run, with settings that may differ; see ``fit``."""
@@ -406,10 +417,8 @@ class Store:
                 values = json.dumps(stamp), record
                 write("INSERT INTO shards (stamp, record) VALUES (?, ?)", *values)
             write("DELETE FROM forgotten")
-            for rows in ended.forgotten:
-                named = json.dumps({"path": rows.path, "fingerprint": rows.fingerprint})
-                numbers = rows.rows.astype("<i8").tobytes()
-                write("INSERT INTO forgotten (shard, rows) VALUES (?, ?)", named, numbers)
+            for shard_and_rows in _written_forgotten(ended):
+                write("INSERT INTO forgotten (shard, rows) VALUES (?, ?)", *shard_and_rows)
             self._write_facts(
                 settings=ended.settings.to_dict(),
                 transformer=ended.transformer,
@@ -455,7 +464,7 @@ class Store:
         for path in self.path.iterdir():
             if _OURS.fullmatch(path.name) and path.name not in named:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for directory in (self.path, self.path / CACHE):
+        for directory in (self.path, self.path / CACHE, *self.path.glob("parts-*")):
             for file in directory.glob(".streamtron-*"):
                 file.unlink(missing_ok=True)
         if (self.path / CACHE).is_dir():
@@ -563,14 +572,32 @@ def _stamp(text: bytes) -> tuple[str, int, int]:
     return str(name), int(size), int(time)
 
 
-def _deletions(text: bytes, rows: bytes) -> Deletions:
-    shard, numbers = parse_json(text), np.frombuffer(rows, "<i8")
-    path, fingerprint = shard["path"], shard["fingerprint"]
-    if type(path) is not str or type(fingerprint) is not str:
-        raise ValueError("a shard without a path and a fingerprint")
-    if (np.diff(numbers, prepend=-1) <= 0).any():
-        raise ValueError("forgotten rows that do not rise")
-    return Deletions(path, fingerprint, numbers.astype(np.int64))
+def _written_forgotten(ended: Ended) -> Iterator[tuple[str, bytes | None]]:
+    for rows in ended.forgotten:
+        named = {"path": rows.path, "fingerprint": rows.fingerprint}
+        yield json.dumps(named), _row_numbers(rows.rows)
+    for shard in ended.absent:
+        known = {"fingerprint": shard.fingerprint, "bytes": shard.bytes}
+        yield json.dumps(known), None if shard.rows is None else _row_numbers(shard.rows)
+
+
+def _row_numbers(rows: NDArray[np.int64]) -> bytes:
+    return rows.astype("<i8").tobytes()
+
+
+def _read_forgotten(text: bytes, rows: bytes | None) -> Deletions | Absent:
+    shard, numbers = parse_json(text), None
+    fingerprint = shard["fingerprint"]
+    if rows is not None:
+        numbers = np.frombuffer(rows, "<i8").astype(np.int64)
+        if (np.diff(numbers, prepend=-1) <= 0).any():
+            raise ValueError("forgotten rows that do not rise")
+    match shard, fingerprint, numbers:
+        case {"path": str(path)}, str(), np.ndarray():
+            return Deletions(path, fingerprint, numbers)
+        case {"bytes": int(size)}, str(), _:
+            return Absent(fingerprint, size, numbers)
+    raise ValueError("a shard without a path and a fingerprint")
 
 
 _NUMBERS, _COLUMNS, _VALUES = "numbers", "{}.columns", "{}.values"

@@ -20,6 +20,7 @@ import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.runs.report import Outcome
 from streamtron.runs.store import Store, changing, reading
 from tests.helpers.optimum import holds_optimum
 from tests.helpers.processes import here, one_sentence, succeeded
@@ -60,6 +61,22 @@ def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_row_is_read(cor
     for name in ("primal", "dual"):
         claimed = report["certificate"][f"{name}_objective"]
         assert getattr(proof, name) == pytest.approx(claimed, rel=1e-9)
+
+
+def test_an_update_warns_where_little_of_the_tolerance_is_left(corpus, tmp_path, caplog):
+    """Which tells nothing wrong of this night, and may make the next one dear."""
+    few = tmp_path / "few.svm"
+    few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
+    fit(corpus[:1], tmp_path / "m", C=0.1, tol=0.05)
+    for name in ("m.run", "m"):
+        (shutil.copytree if name == "m.run" else shutil.copy)(
+            tmp_path / name, tmp_path / f"o{name}"
+        )
+    proven = gap(streamtron.update(tmp_path / "m", few, tol=0.9).report)
+    assert "little room" not in caplog.text
+    again = streamtron.update(tmp_path / "om", few, tol=1.1 * proven).report
+    assert again["readings"] < 1.0
+    assert f"the tolerance {1.1 * proven:g}: so little room is left" in caplog.text
 
 
 def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path):
@@ -213,6 +230,109 @@ def test_a_witness_that_hides_rows_proves_nothing_unless_that_is_accepted(user_r
         assert (certificate["rows_scanned"], certificate["rows_excluded"]) == (660, 140)
 
 
+# --- the shards of a directory -------------------------------------------------------------------
+
+
+def named(outcome: Outcome) -> list[str]:
+    """The shards that a run has."""
+    return [shard.name for shard in outcome.manifest.shards]
+
+
+def test_a_shard_that_was_forgotten_stays_so_under_any_name_until_it_is_asked_for(
+    user_rows, tmp_path
+):
+    shards = user_rows.shards("svm", tmp_path)
+    fit(shards[:3], tmp_path / "m")
+    streamtron.forget(tmp_path / "m", "1.svm")
+    assert re.search(r"\nshards forgotten +1\n", here(tmp_path, "inspect", "m.run").stdout)
+    shards[1].rename(tmp_path / "renamed.svm")
+    words = ("update", "m", "renamed.svm", "3.svm", "--report", "r")
+    done = succeeded(here(tmp_path, *words)).stdout
+    report = json.loads((tmp_path / "r").read_text())
+    assert (report["rows"], report["stays_forgotten"]) == (600, ["renamed.svm"])
+    assert "forgotten before, and skipped: 1 of the shards (see --again)\n" in done
+    again = streamtron.update(tmp_path / "m", tmp_path / "renamed.svm")
+    assert (again.report["readings"], again.report["stays_forgotten"]) == (0.0, ["renamed.svm"])
+    succeeded(here(tmp_path, *words, "--again"))
+    assert json.loads((tmp_path / "r").read_text())["rows"] == 800
+    known = streamtron.update(tmp_path / "m", tmp_path / "renamed.svm").report
+    assert (known["already_in_run"], known["stays_forgotten"]) == (["renamed.svm"], [])
+
+
+def test_a_run_mirrors_a_directory_whose_files_come_go_and_move(user_rows, tmp_path):
+    """As rotated logs do: two names have the bytes of another day, and a third is new."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    shards = user_rows.shards("svm", inbox)
+    (tmp_path / "later.svm").write_bytes(shards.pop().read_bytes())
+    (inbox / "3.svm").unlink()
+    fit([inbox], tmp_path / "m")
+    shards[0].unlink()
+    shards[1].rename(shards[0])
+    shards[2].rename(shards[1])
+    shutil.copy2(tmp_path / "later.svm", shards[2])
+    done = succeeded(here(tmp_path, "update", "m", "inbox", "--mirror", "--report", "r")).stdout
+    report = json.loads((tmp_path / "r").read_text())
+    assert (report["added"], report["forgotten"]) == (["2.svm"], {"0.svm": 200})
+    assert "0.svm: 200 rows forgotten" in done
+    assert "2.svm: comes in" in done
+    assert report["rows"] == report["certificate"]["rows_scanned"] == 600
+    assert report["readings"] < 3.0
+    assert holds_optimum(report, shards)
+    assert streamtron.certify(tmp_path / "m").certificate.rows_scanned == 600
+    assert streamtron.update(tmp_path / "m", inbox, mirror=True).report["readings"] == 0.0
+    shards[0].rename(inbox / "9.svm")
+    moved = streamtron.update(tmp_path / "m", inbox, mirror=True)
+    assert named(moved) == ["9.svm", "1.svm", "2.svm"]
+    with pytest.raises(DataError, match="no such file"):
+        streamtron.update(tmp_path / "m", tmp_path / "nowhere", mirror=True)
+    for shard in inbox.iterdir():
+        shard.unlink()
+    user_rows.write(inbox / "new.svm", np.arange(150))
+    anew = streamtron.update(tmp_path / "m", inbox, mirror=True)
+    assert (named(anew), anew.report["rows"]) == (["new.svm"], 150)
+    assert holds_optimum(anew.report, [inbox / "new.svm"])
+
+
+def test_a_window_is_the_last_shards_and_what_was_forgotten_of_them_stays_so(user_rows, tmp_path):
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    shards = user_rows.shards("svm", inbox)
+    fit(shards[:2], tmp_path / "m")
+    streamtron.forget(tmp_path / "m", rows=list_rows(tmp_path / "l", {"1.svm": [3, 4, 9]}))
+    of_two = streamtron.update(tmp_path / "m", inbox, window=2)
+    assert (named(of_two), of_two.report["rows"]) == (["2.svm", "3.svm"], 400)
+    assert of_two.report["forgotten"] == {"0.svm": 200, "1.svm": 197}
+    assert "forgotten_rows" not in of_two.report
+    assert b"1.svm" not in (tmp_path / "m.run" / "run.sqlite").read_bytes()
+    of_three = streamtron.update(tmp_path / "m", inbox, window=3)
+    assert (named(of_three), of_three.report["rows"]) == (["2.svm", "3.svm", "1.svm"], 597)
+    streamtron.forget(tmp_path / "m", "2.svm")
+    of_four = streamtron.update(tmp_path / "m", inbox, window=4)
+    assert (of_four.report["rows"], of_four.report["stays_forgotten"]) == (597, ["2.svm"])
+    streamtron.update(tmp_path / "m", shards[3], mirror=True)
+    every = streamtron.update(tmp_path / "m", inbox, window=4, again=True)
+    assert (every.report["rows"], every.report["added"]) == (800, ["0.svm", "1.svm", "2.svm"])
+    assert holds_optimum(every.report, shards)
+    streamtron.forget(tmp_path / "m", [f"{k}.svm" for k in range(3)])
+    with pytest.raises(DataError, match=r"all the shards given were forgotten.*--again"):
+        streamtron.update(tmp_path / "m", shards[0], mirror=True)
+
+
+def test_a_mirrored_shard_of_another_name_holds_out_other_rows_and_comes_in_anew(
+    user_rows, tmp_path
+):
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    shards = user_rows.shards("svm", inbox)
+    fit([inbox], tmp_path / "m", held_out=0.3)
+    shards[0].rename(inbox / "renamed.svm")
+    found = streamtron.update(tmp_path / "m", inbox, mirror=True).report
+    assert ([*found["forgotten"]], found["added"]) == (["0.svm"], ["renamed.svm"])
+    afresh = fit([inbox], tmp_path / "n", held_out=0.3)
+    assert found["rows"] == afresh["rows"]
+
+
 # --- what is reported ----------------------------------------------------------------------------
 
 FORGETS: dict[str, tuple[Callable[..., dict[str, Any]], dict[str, int], list[str]]] = {
@@ -321,7 +441,10 @@ REFUSED = {
     "a run of stages": ("update m 3.svm", "a run of stages"),
     "an old shard that grew": ("update m 3.svm", "1.svm: changed since .*m.run"),
     "an old shard that is gone": ("update m 3.svm", "1.svm: gone from .*streamtron forget"),
-    "other bytes of a shard": ("update m 1.svm 3.svm", "its bytes are others .* streamtron forget"),
+    "other bytes of a shard": (
+        "update m 1.svm 3.svm",
+        "its bytes are others .* forget, .* --mirror",
+    ),
     "a shard twice": ("update m 3.svm ./3.svm", "given twice"),
     "another format": ("update m t.parquet", "parquet, and the run's .* libsvm"),
     "another label": ("update m label.svm", "label 3.0. Known are .* fit anew on all shards"),

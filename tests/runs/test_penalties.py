@@ -209,7 +209,7 @@ def test_a_run_can_change_again_when_the_last_columns_are_forgotten(ratio, tmp_p
     shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
     fitted(tmp_path, shards, "log_loss", ratio, tol=1e-3, active_set=8_000)
     assert streamtron.forget(model, shards[3]).model.columns == COLUMNS - 5
-    updated = streamtron.update(model, shards[3])
+    updated = streamtron.update(model, shards[3], again=True)
     optimum = least(X, np.ones(len(X)), signs, "log_loss", ratio)
     check_bounds(updated.report["certificate"], optimum, 1e-3)
 

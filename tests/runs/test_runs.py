@@ -26,6 +26,7 @@ from streamtron.core.files import LOCK, locked
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.runs import store
 from streamtron.runs.fit import run as fit
+from streamtron.runs.memory import plan_memory
 from streamtron.runs.report import Outcome
 from streamtron.runs.store import DATABASE, put_together
 from streamtron.solver.vectors import dense
@@ -406,6 +407,16 @@ def test_a_disk_that_fills_up_keeps_a_state_and_room_lets_the_run_end(place, tmp
         assert (place / "model").read_bytes() == (place / "wanted").read_bytes()
 
 
+def test_a_disk_without_room_for_the_states_is_told_with_figures_before_training(place, tmp_path):
+    words = (*WORDS, "--model", "model", "--run-dir", tmp_path / "small", "--log", "log")
+    words += ("--cache-dir", place / "wanted.run" / "cache")
+    with mounted(tmp_path / "small", f"size={1 << 17}") as small:
+        sentence = "states, of 9,000 rows and 300 columns, need 165.6 kB, and"
+        one_sentence(here(place, *words), 5, sentence, "kB are free. Make room")
+        assert "ReadingStarted" not in (place / "log").read_text()
+        assert [path.name for path in small.iterdir()] == []
+
+
 SHARDS, ROWS = 8, 60
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -482,6 +493,57 @@ def test_from_every_state_a_run_is_taken_up_to_the_same_bytes(plan, tmp_path):
         for learner in report.get("learners", [report]):
             assert learner["certificate"]["rows_scanned"] == SHARDS * ROWS
             assert learner["certificate"]["relative_duality_gap"] <= finer.tol or not settings.tol
+
+
+LIMITED: dict[str, dict[str, Any]] = {
+    "few rows held": {"C": 20.0, "active_set": 6_000},
+    "classes, one after the other": {"multiclass": True, "active_set": 6_000},
+    "parts": {"C": 20.0, "parts": 3, "active_set": 8_000},
+    "the paper's stages": {"stage": "1,0.1", "mini_epochs": 5},
+    "lasso": {"penalty": "l1", "C": 0.2, "active_set": 8_000},
+}
+
+
+@pytest.mark.parametrize("plan", LIMITED)
+def test_when_time_is_up_a_run_ends_with_what_is_proven_and_can_be_resumed(
+    plan, tmp_path, monkeypatch
+):
+    settings = Settings.from_dict({"tol": 1e-7, **LIMITED[plan]})
+    shards = write(tmp_path, LIMITED[plan], 50)
+    if "one after" in plan:
+        monkeypatch.setattr("streamtron.runs.job.plan_memory", _one_at_a_time)
+    limited = streamtron.run(shards, settings, model=tmp_path / "m", time_limit=0)
+    report = limited.report
+    assert (limited.stop_reason, limited.exit_code) == ("time limit", 4)
+    for learner in report.get("learners", [report]):
+        assert learner["stop_reason"] == "time limit"
+        assert 1e-7 < learner["certificate"]["relative_duality_gap"] <= 1.0
+        assert learner["certificate"]["rows_scanned"] == SHARDS * ROWS
+    assert streamtron.certify(tmp_path / "m").certificate.rows_scanned == SHARDS * ROWS
+    finer = settings.but(tol=1e-3)
+    ended = streamtron.run(shards, finer, model=tmp_path / "m", resume=True, time_limit="1h")
+    assert "time limit" not in ended.stop_reason
+    assert gap(ended.report) < gap(report)
+    if not settings.paper:
+        assert ended.exit_code == 0
+
+
+def _one_at_a_time(*known: Any) -> Any:
+    return plan_memory(*known)._replace(at_once=1)
+
+
+def test_an_update_whose_time_is_up_is_a_change_that_the_next_one_goes_on_from(tmp_path):
+    shards = write(tmp_path, {}, 50)
+    settings = Settings(C=20.0, active_set=6_000)
+    streamtron.run(shards[:5], settings, model=tmp_path / "m")
+    words = ("update", "m", *shards[5:7], "--tol", "1e-6", "--time-limit", "0s", "--report", "r")
+    ended = here(tmp_path, *words)
+    assert (ended.returncode, "--time-limit" in ended.stderr) == (4, True)
+    report = json.loads((tmp_path / "r").read_text())
+    assert (report["stop_reason"], report["rows"]) == ("time limit", 7 * ROWS)
+    updated = streamtron.update(tmp_path / "m", shards[7])
+    assert (updated.exit_code, updated.report["rows"]) == (0, 8 * ROWS)
+    one_sentence(here(tmp_path, *words[:-4], "--time-limit", "soon"), 2, "s, m or h, as in 5m")
 
 
 def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_path):

@@ -44,7 +44,8 @@ class Story:
 
     ``rows``, ``labels`` and ``users`` are of every shard, by its name; ``there`` are the shards of
     the run, with the numbers of the rows that it has of each; some may be ``away``, so that they
-    cannot be read. ``last`` is the change that can be called again. ``kinds`` are those of runs.
+    cannot be read. ``absent`` has the rows of others that were not forgotten. ``last`` is the
+    change that can be called again. ``kinds`` are those of runs.
     """
 
     def __init__(self, place: Path, seed: int, **kinds: Any) -> None:
@@ -57,6 +58,7 @@ class Story:
         self.users: dict[str, NDArray[np.str_]] = {}
         self.there: dict[str, NDArray[np.int64]] = {}
         self.away: set[str] = set()
+        self.absent: dict[str, NDArray[np.int64]] = {}
         self.last: Way | None = None
         truth = self.rng.normal(size=3 * SHARDS + 9)
         for number in range(SHARDS):
@@ -104,8 +106,19 @@ class Story:
 
     def fit(self) -> Outcome:
         names = self.some(self.rows, least=2 if self.settings.parts else 1)
-        self.there = {name: np.arange(len(self.rows[name])) for name in names}
+        self.there, self.absent = self.whole(names), {}
         return self.fitted(overwrite=True)
+
+    def whole(self, names: Iterable[str]) -> dict[str, NDArray[np.int64]]:
+        return {name: np.arange(len(self.rows[name])) for name in names}
+
+    def coming(self, names: Iterable[str], again: bool = False) -> dict[str, NDArray[np.int64]]:
+        """The rows with which shards come in, of those of which any were not forgotten."""
+        kept = {name: rows for name, rows in self.absent.items() if name in names and not again}
+        coming = self.whole(names) | kept
+        coming = {name: rows for name, rows in coming.items() if len(rows)}
+        self.absent = {name: rows for name, rows in self.absent.items() if name not in coming}
+        return coming
 
     def fitted(self, model: str = "m", **how: Any) -> Outcome:
         machine, path, self.last = streamtron.Machine(), self.place / model, None
@@ -123,6 +136,7 @@ class Story:
         words = {k: v for k, v in self.settings.to_dict().items() if v is not None}
         words |= {"first": self.paths(self.there), "model": str(self.model)}
         shutil.rmtree(f"{self.model}.run")
+        self.absent.clear()
         for how in ("overwrite", "resume"):
             number = int(self.rng.integers(CALLS // 2))
             code, _ = killed_at_call(number, "fit", self.model, words | {how: True})
@@ -144,10 +158,27 @@ class Story:
         new = self.some(self.rows.keys() - self.there.keys())
         if self.away or not new:
             return None
-        old = self.some(self.there, least=0)
-        self.there |= {name: np.arange(len(self.rows[name])) for name in new}
-        outcome = self.changed("update", shards=self.paths([*old, *new]))
+        old, again = self.some(self.there, least=0), bool(self.rng.random() < 0.5)
+        coming = self.coming(new, again)
+        self.there |= coming
+        outcome = self.changed("update", shards=self.paths([*old, *new]), again=again)
         assert {*outcome.report["already_in_run"]} >= {*old}
+        assert {*outcome.report["stays_forgotten"]} == {*new} - {*coming}
+        return outcome
+
+    def mirror(self) -> Outcome | None:
+        """Some shards stay, some come in, all others go out, and those away with them."""
+        names = sorted({*self.some(self.there), *self.some(self.rows)} - self.away)
+        new = self.coming([name for name in names if name not in self.there])
+        there = {name: rows for name, rows in self.there.items() if name in names} | new
+        if not there or not self.keeps_all_classes(there):
+            return None
+        gone = {n: rows for n, rows in self.there.items() if n not in there}
+        self.absent |= {n: rows for n, rows in gone.items() if len(rows) < len(self.rows[n])}
+        self.there = there
+        outcome = self.changed("update", shards=self.paths(names), mirror=True)
+        assert {*outcome.report["forgotten"]} in ({*gone}, {*()})
+        self.away_are_back()
         return outcome
 
     def forget(self) -> Outcome | None:
@@ -155,6 +186,7 @@ class Story:
         if len(self.there) <= len(gone) or not self.can_lose(dict.fromkeys(gone, ())):
             return None
         rows = {name: len(self.there.pop(name)) for name in gone}
+        self.absent |= dict.fromkeys(gone, np.zeros(0, np.int64))
         given = gone if self.rng.random() < 0.5 else self.paths(gone)
         outcome = self.changed("forget", shards=given)
         assert [*outcome.report["forgotten"].values()] in ([*rows.values()], [])
@@ -199,6 +231,7 @@ class Story:
             new = name.replace(".", "x.")
         content = self.rows[name][left], self.labels[name][left], self.users[name][left]
         del self.rows[name]
+        self.absent.pop(name, None)
         self.write(new, *content)
         self.there[new] = np.arange(len(left))
         streamtron.forget(self.model, self.place / name, tol=self.tolerance())
@@ -269,7 +302,10 @@ class Story:
 
     def can_lose(self, left: Any) -> bool:
         """Whether every class keeps rows if the run has only these of some shards."""
-        rows = {**self.there, **{name: np.array(own, np.int64) for name, own in left.items()}}
+        own_rows = {name: np.array(own, np.int64) for name, own in left.items()}
+        return self.keeps_all_classes({**self.there, **own_rows})
+
+    def keeps_all_classes(self, rows: dict[str, NDArray[np.int64]]) -> bool:
         labels = np.concatenate([self.labels[name][own] for name, own in rows.items()])
         return len(np.unique(labels)) == self.kind["classes"]
 
@@ -278,7 +314,7 @@ class Story:
     def step(self) -> None:
         ways: list[Callable[[], Outcome | None]] = [
             self.update,
-            self.update,
+            self.mirror,
             self.forget,
             self.forget_rows,
             self.forget_user,
