@@ -352,7 +352,7 @@ def test_numbers_that_are_none_or_do_not_fit_are_refused_by_row(y, sentence):
 def test_a_gap_not_reached_is_warned_of_with_its_size():
     X, y = _rows(n=3000)
     with pytest.warns(ConvergenceWarning, match="max_iter=1 full epochs proved") as caught:
-        model = StreamtronClassifier(loss="hinge", tol=1e-11, C=1e5, max_iter=1).fit(X, y)
+        model = StreamtronClassifier(loss="log_loss", penalty="l1", tol=1e-11, max_iter=1).fit(X, y)
     gap = model.certificate_["relative_duality_gap"]
     assert gap > 1e-11
     assert f"{up(gap, 3)}" in str(caught[0].message)

@@ -125,10 +125,9 @@ def _train_on_shards(
             open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
         how: Any = {"classes": known, "listen": listen, "open_parts": open_parts}
         fitting = stack.enter_context(opened(paths, [settings], machine, cache, **how))
-        [learners] = fitting.train()
-        data, settings = fitting.data, fitting.settings
+        data = fitting.data
         check_width(data.width, len(data.labels), machine)
-        learners, _ = fitting.train()
+        [learners] = fitting.train()
         settings = fitting.settings
         if len(data.labels) < 2 and not settings.regression:
             raise DataError(
