@@ -27,6 +27,10 @@ from streamtron.core.limits import out_of_memory
 from streamtron.core.signals import Signalled, signals
 
 BROKEN_PIPE = 128 + signal.SIGPIPE
+ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL", "system"
+"""Arrow's memory comes from the same pool as all other, unless the environment says otherwise: its
+own one keeps 90 MB more of what it has freed (2 million click logs)."""
+
 COMPLETE = "_STREAMTRON_COMPLETE"
 """Environment variable with which a shell asks for its completion script, and for completions."""
 
@@ -91,6 +95,7 @@ def streamtron() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     _open_standard_streams()
+    os.environ.setdefault(*ARROW_POOL)
     sys.stdin = sys.stdin or open(0)  # noqa: SIM115, which Python has not where it was closed
     if sys.stdout is sys.__stdout__:  # else it is captured in this process
         sys.stdout = SafeStream(1, sys.stdout)

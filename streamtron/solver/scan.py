@@ -34,6 +34,9 @@ COLUMN_PARTS = 3
 """Columns are cut into so many parts at most, of which threads sum Σ α_k l_k x_k while another
 one scans: it takes as long as a third of that sum, where all rows have an α."""
 
+SHARED = passes.SHARED // 4
+"""Nonzeros from which threads share a chunk: a scan costs several times what a pass does."""
+
 AT_MARGIN = 1.0
 """Rows with y_k·w up to here matter next: α_k > 0 there where w is optimal."""
 
@@ -99,7 +102,7 @@ class Frozen:
         counted = (alphas != 0.0) & (targets.signs != 0)
         arguments = targets.signs, alphas, scan_sums.fresh, scan_sums.low
         add = partial(kernels.add_duals, rows, np.flatnonzero(counted), *arguments)
-        few = rows.indptr[-1] - rows.indptr[0] < passes.SHARED
+        few = rows.indptr[-1] - rows.indptr[0] < SHARED
         threads = ONE_THREAD if few else opened_threads()
         parts = passes.columns(rows, min(threads.number - 1, COLUMN_PARTS))
         threads.work(lambda task: task(), [scan, *(partial(add, *part) for part in parts)])

@@ -12,6 +12,7 @@ from streamtron.core.rows import BLOCK_ROWS, NONZERO_BYTES, ROW_BYTES, Chunk
 from streamtron.core.threads import open_threads
 from streamtron.data.blocks import squares_of
 from streamtron.solver import passes
+from streamtron.solver import scan as scan_module
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.scan import BlockScan, Frozen, ScanRequest, scan_blocks
 from streamtron.solver.targets import TargetRule, Targets
@@ -72,6 +73,7 @@ def plain(value: object) -> object:
 @pytest.mark.parametrize("loss", [SQUARED_HINGE, SQUARED_ERROR], ids=lambda loss: loss.name)
 def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, monkeypatch):
     monkeypatch.setattr(passes, "SHARED", 1)
+    monkeypatch.setattr(scan_module, "SHARED", 1)
     monkeypatch.setattr(passes, "SAMPLED", 3)
     rows, _ = random_rows(4, 300, COLUMNS)
     rows[0] = rows[7] = []
