@@ -21,20 +21,15 @@ if TYPE_CHECKING:
 @options.command()
 @click.argument("run", type=click.Path())
 @options.shards_argument
-@click.option(
+@options.flag(
     "--mirror",
-    is_flag=True,
     help="Make SHARDS the shards of the run: those not among them go out, in the same training.",
 )
-@click.option(
+@options.number(
     "--window",
-    type=options.whole_number(1),
-    metavar="N",
     help="Make the last N of SHARDS, in their order, the shards of the run.",
 )
-@click.option(
-    "--again", is_flag=True, help="Take in SHARDS that were forgotten, too, and all their rows."
-)
+@options.flag("--again", help="Take in SHARDS that were forgotten, too, and all their rows.")
 @options.time_limit_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.change_options

@@ -66,6 +66,18 @@ def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Liste
         yield listen
 
 
+class _Warnings(logging.Handler):
+    """Gives warnings to a function, which says them."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say a warning."""
+        self._say(record.getMessage())
+
+
 @contextmanager
 def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
     """Give a listener that draws the bar on stderr, with lines above it, and erase it in the end:
@@ -87,8 +99,7 @@ def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
     )
     columns = [BarColumn(20), text] if console.width + ECHO >= BAR else [text]
-    warnings = logging.Handler(logging.WARNING)
-    warnings.emit = lambda record: say_above(record.getMessage())  # type: ignore[method-assign]
+    warnings = _Warnings(say_above)
     logger = logging.getLogger("streamtron")
     how: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
     with Progress(*columns, console=console, transient=True, **how) as drawing:

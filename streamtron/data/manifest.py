@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streamtron.core.errors import DataError
 from streamtron.data.discover import FORMATS, ShardFile
 from streamtron.data.prefetch import in_order, raise_if_cancelled
@@ -43,6 +46,11 @@ class ShardRecord:
         """Make the record of a shard that was read as it was found."""
         file = shard.name, shard.path, shard.format, shard.size, shard.mtime_ns
         return cls(*file, fingerprint, rows, nonzeros, first_row)
+
+    @property
+    def row_numbers(self) -> NDArray[np.int64]:
+        """The numbers of its rows in the data, rising."""
+        return self.first_row + np.arange(self.rows)
 
 
 class Skipped(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  # as all of them
 from sklearn.utils.metaestimators import available_if
 
-from streamtron.core.certificate import FEW, Certificate
+from streamtron.core.certificate import Certificate
 from streamtron.core.errors import SettingsError
 from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
 from streamtron.estimator.parameters import settings_of
@@ -223,10 +223,11 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
 def _certificate_of(past: EarlierData) -> dict[str, Any]:
     """Return a certificate of D alone, and of the upper bound where there are margins."""
     dual, sums = past.dual, past.scan_sums
-    has_margins = dual > 0.0 and sums.loss.quadratic and not sums.free
+    has_margins = sums.loss.quadratic and not sums.free
+    proof = Certificate(math.inf, dual, past.rows, has_margins=has_margins)
     return {
-        **dict.fromkeys(Certificate(1.0, 0.0, 0).to_dict()),
-        "upper_bound": (1.0 + FEW) / math.sqrt(2.0 * dual) if has_margins else None,
+        **dict.fromkeys(proof.to_dict()),
+        "upper_bound": proof.upper_bound,
         "dual_objective": dual or None,
         "rows_scanned": past.rows,
         "covers": f"this holds for all {past.rows} rows given so far; nothing is proven of the "

@@ -35,7 +35,12 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
 from streamtron.runs.inputs import StrPath, check_outputs, expected_of, reading_from_model
 from streamtron.runs.job import Clock, Fitting, Job, Saver, prepared
-from streamtron.runs.learners import class_weights, in_order, restore_finished
+from streamtron.runs.learners import (
+    class_weights,
+    in_order,
+    number_of_learners,
+    restore_finished,
+)
 from streamtron.runs.memory import fits_in_memory, size_of
 from streamtron.runs.parts import (
     OpenParts,
@@ -324,7 +329,7 @@ def _check_model(path: Path, settings: Settings, saved: SavedState, model: Linea
         if (value := getattr(settings, name)) != model.settings.get(name):
             raise DataError(f"{path}: {name} is {value!r}, and not the model's. Fit anew.")
     learners, known = saved.state.content["learners"], {*saved.labels}
-    if known != {*model.classes} or len(learners) != (len(known) if settings.one_vs_rest else 1):
+    if known != {*model.classes} or len(learners) != number_of_learners(settings, len(known)):
         raise DataError(_NOT_ITS_OWN.format(path))
 
 

@@ -264,8 +264,8 @@ def opened(
         expected = expected_of(first, (recorded.saved and recorded.saved.labels) or classes)
         expected.fingerprints.update(recorded.fingerprints)
         how = machine, listen, cache, open_parts, clock
-        decide = partial(_decided, recorded=recorded.settings, classes=classes)
-        decide = partial(decide, workers=open_parts is not None)
+        known: Any = {"recorded": recorded.settings, "classes": classes}
+        decide = partial(_decided, workers=open_parts is not None, **known)
         job = Job(wanted, reading, expected, candidates, *how)
         fitting = stack.enter_context(prepared(job, decide))
         fitting.readings, fitting.bytes_read = float(counted > 0), counted

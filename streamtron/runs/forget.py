@@ -134,7 +134,7 @@ def _without(
     kept, gone, left = list[tuple[ShardFile, ShardRecord]](), list[NDArray[np.int64]](), 0
     for number, (file, record) in enumerate(target.kept):
         if (rows := removed.get(number, NO_ROWS)) is None:
-            gone.append(record.first_row + np.arange(record.rows))
+            gone.append(record.row_numbers)
             continue
         gone.append(record.first_row + rows - np.searchsorted(_not_read(target, file, rows), rows))
         left += record.rows - len(rows)

@@ -21,7 +21,13 @@ from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, ReaderConfig, ShardFile
 from streamtron.data.sample import transformer_digest
 from streamtron.runs.inputs import open_dataset
-from streamtron.runs.learners import TimeIsUp, Training, all_proven, train_candidates
+from streamtron.runs.learners import (
+    TimeIsUp,
+    Training,
+    all_proven,
+    number_of_learners,
+    train_candidates,
+)
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
 from streamtron.runs.report import Outcome, build_outcome
@@ -114,8 +120,8 @@ class Fitting:
     def check_room(self, store: Store) -> None:
         """Raise a MachineError if the disk of a run has no room for two states: the next one is
         written before the last one goes."""
-        data, learners = self.data, len(self.candidates)
-        learners *= len(data.labels) if self.settings.one_vs_rest else 1
+        data = self.data
+        learners = len(self.candidates) * number_of_learners(self.settings, len(data.labels))
         size = learners * (STATE_ROW * data.rows + STATE_COLUMN * data.columns)
         what = f"{store.path}: its states, of {data.rows:,} rows and {data.columns:,} columns, need"
         needed = max(0, 2 * size - store.state_bytes)
@@ -182,8 +188,7 @@ def prepared(job: Job, decide: Callable[[Settings, Dataset], Settings]) -> Itera
     where: Any = {"expected": job.expected, "listen": job.listen, "executor": executor}
     with open_dataset(job.shards, job.reading, first, job.machine, job.cache, **where) as data:
         candidates = [decide(settings, data) for settings in job.candidates]
-        classes = len(data.labels) if candidates[0].one_vs_rest else 1
-        learners = classes * len(candidates)
+        learners = len(candidates) * number_of_learners(candidates[0], len(data.labels))
         plan = plan_memory(candidates[0], job.machine, size_of(data), learners)
         candidates = [settings.but(active_set=plan.active_set) for settings in candidates]
         yield Fitting(job, data, candidates, plan.at_once, job.clock.seconds)

@@ -37,6 +37,11 @@ def make_learners(data: Data, settings: Settings) -> list[Learner]:
     ]
 
 
+def number_of_learners(settings: Settings, classes: int) -> int:
+    """Return how many ``make_learners`` makes of so many classes."""
+    return classes if settings.one_vs_rest else 1
+
+
 def against_rest(weights: ClassWeights | None, label: Label | None) -> ClassWeights | None:
     """Return the weights of a class and of the rest, which is 1; of two classes, None, as given."""
     return weights and ({label: weights.get(label, 1.0)} if label is not None else weights)

@@ -206,8 +206,7 @@ def _mirrored(given: _Given, target: EditableRun) -> Change:
     }
     if not added and [file.path for file, _ in kept] == [file.path for file in target.shards]:
         return None, facts
-    numbers = [record.first_row + np.arange(record.rows) for record in gone]
-    removed = np.concatenate([NO_ROWS, *numbers])
+    removed = np.concatenate([NO_ROWS, *(record.row_numbers for record in gone)])
     return RowChange(kept, added, removed, [*given.absent.values()]), facts
 
 

@@ -117,11 +117,6 @@ class Alphas:
             Streamed(np.dtype(np.float32), length, values),
         )
 
-    def gaps(self) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Return ``streamed`` in memory."""
-        gaps, values = self.streamed()
-        return gaps.whole(), values.whole()
-
     def entries(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """All row numbers with α_k ≠ 0, rising, and these α_k."""
         none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)

@@ -42,7 +42,7 @@ def test_what_was_put_last_is_taken_and_0_where_nothing_was(entries, questions):
     assert alphas.dense(50).tolist() == [plain.get(k, 0.0) for k in range(50)]
     found = [pair for piece in alphas.nonzero() for pair in zip(*piece, strict=True)]
     assert found == sorted((k, value) for k, value in plain.items() if value)
-    gaps, values = alphas.gaps()
+    gaps, values = (part.whole() for part in alphas.streamed())
     assert np.cumsum(gaps).tolist() == [number for number, _ in found]
     assert Alphas.of_gaps(gaps, values).dense(LAST).tolist() == alphas.dense(LAST).tolist()
     alphas.clear()
