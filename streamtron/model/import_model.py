@@ -17,6 +17,7 @@ from streamtron.core.config import REGRESSION
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import absolute, reading_from, regular
 from streamtron.core.rows import Label
+from streamtron.core.text import reason_of
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.validation import HUGE
 
@@ -170,7 +171,8 @@ def _table(path: Path, lines: Iterable[str]) -> NDArray[np.float64]:
             numbers = np.loadtxt(lines, ndmin=2)
     except ValueError as error:
         raise DataError(
-            f"{path}: {error!s:.200}. Expected a LIBLINEAR model or coefficients, not data."
+            f"{path}: {reason_of(error):.200}. Expected a LIBLINEAR model or coefficients, not "
+            "data."
         ) from error
     return _checked(path, numbers)
 
