@@ -25,7 +25,9 @@ class TestLibsvm(ReaderTests):
         path.write_text("".join(lines))
 
     def open(self, path: Path, threads: int) -> FileReader:
-        return LibsvmReader(str(path), path.name, ReaderConfig(), None, threads, batch_bytes=1024)
+        reader = LibsvmReader(str(path), path.name, ReaderConfig(), None, threads)
+        reader.BATCH_BYTES = 1024
+        return reader
 
 
 def lists(rows: Sequence[Row]) -> pa.Table:

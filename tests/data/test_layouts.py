@@ -211,9 +211,9 @@ BY = "--features NAME (columns there: values list<item: double>, index int64). C
         (LISTED | {"y": NUMBER}, {}, "'label' and 'y' could all be the labels. Say which with"),
         (LISTED | {"tfidf": NUMBERS}, {}, "Name it with --values NAME, or say"),
         (LISTED | {"values": NUMBER}, {}, "Name it with --values NAME, or say"),
-        (LISTED | {"values": NUMBERS}, {"label_column": "values"}, "holds several labels a row. U"),
-        (LISTED | {"label": NAMED_LIST}, {"label_column": "label"}, "holds several labels a row."),
-        (LISTED | {"label": NAMED_LIST}, {"labels": "required"}, "holds several labels a row. Use"),
+        (LISTED | {"values": NUMBERS}, {"label_column": "values"}, "with --multilabel also lists"),
+        (LISTED | {"label": NAMED_LIST}, {"label_column": "label"}, "with --multilabel also lists"),
+        (LISTED | {"label": NAMED_LIST}, {"labels": "required"}, "with --multilabel also lists"),
     ],
 )
 def test_columns_that_are_absent_ambiguous_or_unsuited_are_refused(schema, reading, sentence):

@@ -452,9 +452,8 @@ def test_a_damaged_compressed_file_is_refused_by_name(suffix, damage):
 def test_the_fingerprint_is_of_the_stored_bytes_read_before_or_not(tmp_path):
     path, stored = tmp_path / "x.svm.zst", PACK[".zst"](TEXT) + b"\0" * 9000
     path.write_bytes(stored)
-    fresh, used, begun = (
-        LibsvmReader(str(path), path.name, ReaderConfig(), batch_bytes=1 << 12) for _ in range(3)
-    )
+    fresh, used, begun = (LibsvmReader(str(path), path.name, ReaderConfig()) for _ in range(3))
+    begun.BATCH_BYTES = 1 << 12
     next(begun.batches())
     list(used.batches())
     path_after = used.fingerprint()
@@ -468,7 +467,8 @@ def told(data: bytes, threads: int, name: str = "x.svm") -> list[object]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data)
-        reader = LibsvmReader(str(path), name, PLAIN, batch_bytes=200, threads=threads)
+        reader = LibsvmReader(str(path), name, PLAIN, threads=threads)
+        reader.BATCH_BYTES = 200
         try:
             for batch in reader.batches():
                 places = [batch.place(row) for row in range(batch.rows)]

@@ -50,7 +50,9 @@ def batches(
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        return list(LibsvmReader(str(path), name, reading, batch_bytes=batch_bytes).batches())
+        reader = LibsvmReader(str(path), name, reading)
+        reader.BATCH_BYTES = batch_bytes
+        return list(reader.batches())
 
 
 def read(data: str | bytes, *given: Any, **more: Any) -> list[Row]:

@@ -1,7 +1,6 @@
 """Find the columns of labels, features and weights in a table, by names and types.
 
-The schema of the first shard decides for all shards. ``REFUSALS`` has every reason why a
-table is refused.
+The schema of the first shard decides for all shards.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, NoReturn
 
 import pyarrow as pa
 
@@ -65,40 +64,6 @@ ROLES: dict[Role, RoleKind] = {
 }
 """A weight has to be named."""
 
-REFUSALS = {
-    "absent": "no column for the {words}, looked for {usual}. Name it with --{role} NAME "
-    "({there}).{advice}",
-    "ambiguous": "{column} could all be the {words}. Say which with --{role} NAME, a name that "
-    "occurs once ({there}).",
-    "type": "column {column!r} of type {type} cannot be the {words}, which are {types}. Name "
-    "another one with --{role} NAME ({there}).{advice}",
-    "several labels": "column {column!r} of type {type} holds several labels a row. Use "
-    "--multilabel, or name a column of single ones with --label NAME ({there}).",
-    "new": "{column} would be features too, and {by} has none of that name. All shards need the "
-    "same columns: add them there, remove them here, or name those to read with --features "
-    "NAME,NAME,…",
-    "layout": "{column!r} of type {type} holds {layout}, and the features are {expected} in {by}. "
-    "All shards need one layout: use streamtron convert for those that differ.",
-    "new values": "{column} may hold the values of the features, and there is no such column in "
-    "{by}, where all values are 1. Add the values there, remove the column here, or say --values "
-    '"" in the fit if all are 1.',
-    "no values": "features in the lists {column!r}, and no list of numbers of a usual name for "
-    'their values. Name it with --values NAME, or say --values "" if all are 1 ({there}).',
-    "transformer": "{count} columns {column!r}, which {by}: expected one, called exactly so "
-    "({there}).",
-    "both": "{column!r} is both the {role} and a feature. Leave it out of the features, or name "
-    "another column by --{role}.",
-    "twice": "{column!r} is named twice among the features. Name it once.",
-    "names": "the features in {column!r} are {layout}. Names need columns: give --hash-bits N or "
-    "--vocabulary FILE.",
-    "unsuited": "the features in {column!r} are {layout}, which have no place for {setting}. Leave "
-    "it out, or name other features with --features NAME.",
-}
-"""Why a table is refused: what stands behind the file's name."""
-
-OF_SETTINGS = {"both", "twice", "names", "unsuited"}
-"""The reasons that are the settings' fault."""
-
 
 def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
@@ -136,8 +101,7 @@ def find_columns(schema: pa.Schema, reading: ReaderConfig, name: str) -> Columns
     none like them.
     """
     table = _Table(schema, reading, name)
-    label = table.label()
-    weight = None
+    label, weight = table.label(), None
     if reading.weights == "read" and reading.weight_column is not None:
         weight = table.find("weight", reading.weight_column)
     if reading.transformer is not None:
@@ -163,37 +127,34 @@ class _Table(NamedTuple):
     reading: ReaderConfig
     name: str
 
-    def refuse(self, why: str, column: Any = "", role: Role = "features", **facts: Any) -> NoReturn:
-        """Raise what ``REFUSALS`` says about a column, a field or several names."""
+    def refuse(self, what: str, error: type[DataError | SettingsError] = DataError) -> NoReturn:
+        raise error(f"{self.name}: {what}")
+
+    @property
+    def there(self) -> str:
+        """The columns of the file, for messages."""
         shown = [f"{field.name} {field.type}" for field in list(self.schema)[:MANY]]
         hidden = len(self.schema) - MANY
         shown += [f"… {hidden} more"] if hidden > 0 else []
-        settled = self.reading.settled
-        known: dict[str, Any] = {
-            "column": column.name if isinstance(column, pa.Field) else column,
-            "type": column.type if isinstance(column, pa.Field) else "",
-            "role": role,
-            "words": ROLES[role].words,
-            "types": ROLES[role].types,
-            "there": f"columns there: {', '.join(shown)}",
-            "by": settled.by if settled else "the first shard",
-            "advice": "",
-        }
-        error = SettingsError if why in OF_SETTINGS else DataError
-        raise error(f"{self.name}: {REFUSALS[why].format_map(known | facts)}")
+        return f"(columns there: {', '.join(shown)})"
+
+    @property
+    def by(self) -> str:
+        """What has settled the columns."""
+        return self.reading.settled.by if self.reading.settled else "the first shard"
 
     def label(self) -> str | None:
         """Return the column of the labels; None where there is none, and none is needed."""
         needed = self.reading.labels == "required"
         return self.find("label", self.reading.label_column, needed=needed)
 
-    def fits(self, role: Role, type_: pa.DataType, several: bool) -> bool:
-        """Tell whether a role's column may have this type; ``several`` : labels may be lists."""
+    def fits(self, role: Role, type_: pa.DataType) -> bool:
+        """Tell whether a role's column may have this type."""
         if role == "features":
             return layout_of(type_) is not None
-        elif role == "values":
+        if role == "values":
             return is_list(type_) and is_number(plain(type_.value_type))
-        elif role == "label" and several and is_list(type_):
+        if role == "label" and self.reading.multilabel and is_list(type_):
             type_ = type_.value_type
         type_, types = plain(type_), pa.types
         if role == "weight" or is_number(type_):
@@ -206,75 +167,80 @@ class _Table(NamedTuple):
 
         A usual name counts only on a column of the right type: pandas' own "index" is no list.
         """
-        several, usual = self.reading.multilabel, ROLES[role].names if named is None else (named,)
-        named_so = [field for field in self.schema if field.name in usual]
-        fitting = [field for field in named_so if self.fits(role, field.type, several)]
-        candidates = fitting if named is None else named_so
-        if len(candidates) > 1:
-            self.refuse_several(role, [field.name for field in candidates])
-        for field in () if fitting else named_so:
-            if role == "label" and self.fits(role, field.type, several=True):
-                if named is not None or needed:
-                    self.refuse("several labels", field)
-            elif named is not None:
-                advice = self.advice([field]) if role == "features" else ""
-                self.refuse("type", field, role, advice=advice)
-        if not candidates and needed:
-            self.refuse("absent", role=role, usual=", ".join(map(repr, usual)))
-        return candidates[0].name if candidates else None
+        usual = ROLES[role].names if named is None else (named,)
+        candidates = [field for field in self.schema if field.name in usual]
+        fitting = [field for field in candidates if self.fits(role, field.type)]
+        if len(chosen := fitting if named is None else candidates) > 1:
+            self.refuse_several(role, [field.name for field in chosen])
+        if fitting:
+            return str(fitting[0].name)
+        if candidates and (needed or named is not None):
+            self.refuse_type(role, candidates[0])
+        if needed:
+            self.refuse_absent(role, ", ".join(map(repr, usual)))
+        return None
+
+    def refuse_absent(self, role: Role, usual: str) -> NoReturn:
+        words = ROLES[role].words
+        self.refuse(
+            f"no column for the {words}, looked for {usual}. Name it with --{role} NAME "
+            f"{self.there}.{_advice(role, self.name)}"
+        )
 
     def refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
-        """Refuse several columns that could be the one of a role."""
-        listed = " and ".join(map(repr, columns))
         repeated = f"{len(columns)} columns {columns[0]!r}"
-        self.refuse("ambiguous", repeated if len({*columns}) == 1 else listed, role)
+        listed = repeated if len({*columns}) == 1 else " and ".join(map(repr, columns))
+        self.refuse(
+            f"{listed} could all be the {ROLES[role].words}. Say which with --{role} NAME, a name "
+            f"that occurs once {self.there}."
+        )
+
+    def refuse_type(self, role: Role, field: pa.Field) -> NoReturn:
+        self.refuse(
+            f"column {field.name!r} of type {field.type} cannot be the {ROLES[role].words}, which "
+            f"are {ROLES[role].types}. Name another one with --{role} NAME {self.there}."
+            f"{_advice(role, self.name)}"
+        )
 
     def features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the column of the features or, in the layout ``columns``, one a feature."""
         settled, features = self.reading.settled, self.reading.features
         is_new = settled is not None and not settled.asked
         usual = self.usual_features(taken) if features is None or is_new else ()
-        if features is None:
-            features = usual
-        elif self.reading.unknown_features == "refused" and {*usual} - {*features}:
-            self.refuse("new", some([column for column in usual if column not in features]))
+        features = usual if features is None else features
+        new = [column for column in usual if column not in features]
+        if new and self.reading.unknown_features == "refused":
+            self.refuse(
+                f"{some(new)} would be features too, and {self.by} has none of that name. All "
+                "shards need the same columns: add them there, remove them here, or name those to "
+                "read with --features NAME,NAME,…"
+            )
         there = Counter(self.schema.names)
         for column, times in Counter(features).items():
             if there[column] != 1:
                 self.find("features", column)  # which refuses it
             if times > 1:
-                self.refuse("twice", column)
+                what = f"{column!r} is named twice among the features. Name it once."
+                self.refuse(what, SettingsError)
         return features
 
     def usual_features(self, taken: set[str | None]) -> tuple[str, ...]:
-        """Return what would be features if none were named; in a later shard, of their layout."""
-        settled = self.reading.settled
-        free = [field for field in self.schema if field.name not in taken]
-        numbers = tuple(field.name for field in free if layout_of(field.type) == "columns")
+        """Return the features where none are named; in a later shard, those of its layout."""
+        settled, usual = self.reading.settled, ROLES["features"].names
+        free = [(f.name, layout_of(f.type)) for f in self.schema if f.name not in taken]
+        numbers = tuple(name for name, layout in free if layout == "columns")
         lists = tuple(
-            field.name
-            for field in free
-            if field.name in ROLES["features"].names
-            and layout_of(field.type) not in (None, "columns")
+            name for name, layout in free if name in usual and layout not in (None, "columns")
         )
         if settled is not None:
             return numbers if settled.layout == "columns" else lists
         if len(lists) > 1:
             self.refuse_several("features", lists)
         if not lists and (len(numbers) < len(free) or not free):
-            usual = ", ".join(map(repr, ROLES["features"].names))
-            usual = f"a list or a map called {usual}, or columns that are all numbers"
-            self.refuse("absent", usual=usual, advice=self.advice(free))
+            named = ", ".join(map(repr, usual))
+            named = f"a list or a map called {named}, or columns that are all numbers"
+            self.refuse_absent("features", named)
         return lists or numbers
-
-    def advice(self, fields: Sequence[pa.Field]) -> str:
-        """Say how columns of any kinds become features, by those that are there."""
-        if not fields:
-            return ""
-        return (
-            " Columns of any kinds become features by --columns auto, documents by --text NAME; "
-            f"streamtron inspect {self.name} says what each is good for."
-        )
 
     def layout(self, features: Sequence[str]) -> Layout:
         """Return the one layout of all columns of features."""
@@ -283,11 +249,14 @@ class _Table(NamedTuple):
         for field in map(self.schema.field, features):
             layout = layout_of(field.type)
             if layout is None:
-                self.refuse("type", field, advice=self.advice([field]))
+                self.refuse_type("features", field)
             expected = expected or layout
             if layout != expected:
-                words = LAYOUTS[layout].words
-                self.refuse("layout", field, layout=words, expected=LAYOUTS[expected].words)
+                self.refuse(
+                    f"{field.name!r} of type {field.type} holds {LAYOUTS[layout].words}, and the "
+                    f"features are {LAYOUTS[expected].words} in {self.by}. All shards need one "
+                    "layout: use streamtron convert for those that differ."
+                )
         assert expected is not None
         return expected
 
@@ -296,58 +265,80 @@ class _Table(NamedTuple):
 
         To take all values as 1 while they stand in a column not understood would be silent.
         """
-        named, settled = self.reading.values_column, self.reading.settled
-        without = settled is not None and named is None
-        column = None if without else self.find("values", named, needed=named is not None)
+        named, usual = self.reading.values_column, ROLES["values"].names
+        without = self.reading.settled is not None and named is None
+        if not without and (column := self.find("values", named, needed=named is not None)):
+            return column
         may_be = [
             field.name
             for field in self.schema
             if field.name != columns.label
             and (
-                field.name in ROLES["values"].names
+                field.name in usual
                 or (is_list(field.type) and pa.types.is_floating(field.type.value_type))
             )
         ]
-        if column is None and may_be and without:
-            self.refuse("new values", some(may_be))
-        elif column is None and may_be:
-            self.refuse("no values", columns.features[0])
-        return column
+        if may_be and without:
+            self.refuse(
+                f"{some(may_be)} may hold the values of the features, and there is no such column "
+                f"in {self.by}, where all values are 1. Add the values there, remove the column "
+                'here, or say --values "" in the fit if all are 1.'
+            )
+        if may_be:
+            self.refuse(
+                f"features in the lists {columns.features[0]!r}, and no list of numbers of a usual "
+                'name for their values. Name it with --values NAME, or say --values "" if all are '
+                f"1 {self.there}."
+            )
+        return None
 
     def check_settings(self, columns: Columns) -> None:
         """Refuse settings that do not suit the layout."""
         reading, layout = self.reading, columns.layout
-        column, words = columns.features[0], LAYOUTS[layout].words
+        what = f"the features in {columns.features[0]!r} are {LAYOUTS[layout].words}"
         if columns.have_names and reading.names is None:
-            self.refuse("names", column, layout=words)
+            names = "Names need columns: give --hash-bits N or --vocabulary FILE."
+            self.refuse(f"{what}. {names}", SettingsError)
         for is_given, fits, setting in (
             (reading.names, columns.have_names, "--hash-bits or --vocabulary"),
             (reading.values_column, layout.startswith("lists"), "--values"),
             (reading.table_base, layout in ("lists", "pairs", "map"), "--index-base 1"),
         ):
             if is_given and not fits:
-                self.refuse("unsuited", column, layout=words, setting=setting)
+                place = f"which have no place for {setting}. Leave it out, or name other features"
+                self.refuse(f"{what}, {place} with --features NAME.", SettingsError)
 
     def check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
         """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
-        roles: tuple[tuple[Role, str | None], ...] = (("label", label), ("weight", weight))
-        for role, column in roles:
+        for role, column in (("label", label), ("weight", weight)):
             if column in features and self.reading.settled is None:
-                self.refuse("both", column, role)
+                apart = f"Leave it out of the features, or name another column by --{role}."
+                self.refuse(f"{column!r} is both the {role} and a feature. {apart}", SettingsError)
 
     def transformed(
         self, transformer: Transformer, label: str | None, weight: str | None
     ) -> Columns:
         """Return the columns that a transformer takes."""
         names, settled = transformer.columns, self.reading.settled
-        if settled is None:
-            self.check_apart(names, label, weight)
+        self.check_apart(names, label, weight)
         times = Counter(self.schema.names)
         for name in names:
             if times[name] != 1:
                 by = "the model reads" if settled else "--columns, --text or the transformer names"
-                self.refuse("transformer", name, count=times[name] or "no", by=by)
-        made, share = transformer.made, self.reading.share
+                self.refuse(
+                    f"{times[name] or 'no'} columns {name!r}, which {by}: expected one, called "
+                    f"exactly so {self.there}."
+                )
+        share = self.reading.share
         unknown = None if share[1] < 1.0 else Counter[str]()  # rows held out are not spoken of
-        features = Columns(label, "transformed", names, None, weight, transformer, made)
+        features = Columns(label, "transformed", names, None, weight, transformer, transformer.made)
         return features._replace(unknown=unknown, share=share)
+
+
+def _advice(role: Role, name: str) -> str:
+    """Say how columns of any kinds become features."""
+    ways = (
+        " Columns of any kinds become features by --columns auto, documents by --text NAME; "
+        f"streamtron inspect {name} says what each is good for."
+    )
+    return ways if role == "features" else ""

@@ -15,8 +15,6 @@ from streamtron.core.kernels import helper, kernel, readonly, types
 from streamtron.core.rows import COLUMN_MAX
 
 _F8, _I8 = types.float64[::1], types.int64[::1]
-_U1 = types.uint8[::1]
-_ORDER = readonly(types.int64)
 
 NOTHING, BAD_LABEL, BAD_WEIGHT, BAD_QUERY, BAD_PAIR, BAD_END, NO_BAR, NAMELESS = range(8)
 """Kinds of invalid text that is found, the last two in Vowpal Wabbit's; the readers write the
@@ -40,7 +38,7 @@ BEFORE, BARE, QUOTED, CLOSED = np.arange(4)
 _TAB, _NEWLINE, _RETURN, _BLANK, _HASH = 9, 10, 13, 32, 35
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 0x7B, 0x7D
 _PLUS, _MINUS, _POINT, _ZERO, _COLON, _SMALL_E = 43, 45, 46, 48, 58, 101
-_APOSTROPHE, _CARET, _BAR = 39, 94, 124
+_APOSTROPHE, _BAR = 39, 124
 _QID = (113, 105, 100, 58)
 
 _NO_NUMBER, _EXACT, _WHOLE, _NEAR, _HARD = 0, 1, 2, 3, 4
@@ -704,79 +702,40 @@ def _sort(keys, start, stop):
 
 
 @helper
-def _length(found, k):
-    """How many bytes a name has with its namespace and ``^`` before it."""
-    space = found.names[k, 2]
-    prefix = found.spaces[space, 1] - found.spaces[space, 0]
-    return np.uintp(found.names[k, 1] - found.names[k, 0]) + np.uintp(prefix + (prefix > 0))
-
-
-@helper
-def _byte_of(text, found, k, at):
-    """A byte of a name with its namespace and ``^`` before it."""
-    space = found.names[k, 2]
-    start = np.uintp(found.spaces[space, 0])
-    prefix = np.uintp(found.spaces[space, 1]) - start
-    if at < prefix:
-        return text[start + at]
-    if prefix and at == prefix:
-        return np.uint8(_CARET)
-    return text[np.uintp(found.names[k, 0]) + at - prefix - np.uintp(prefix > 0)]
-
-
-@helper
-def _same_name(text, found, i, j):
-    """Whether two names are equal, each with its namespace."""
-    length = _length(found, i)
-    if length != _length(found, j):
-        return False
-    at = np.uintp(0)
-    while at < length and _byte_of(text, found, i, at) == _byte_of(text, found, j, at):
-        at += np.uintp(1)
-    return at == length
-
-
-@helper
 def _put_row(keys, first, stop, bits, values, columns, sums):
     """Write the columns and values of a row's names; return how many there are so far. Only two
     names that share a column become one: the sum of more depends on their order."""
     end = at = first
+    shift = np.uint64(64) - bits
     while at < stop:
-        key = keys[at]
-        column, number = key & _32_BITS, values[key & _32_BITS]
+        column, number = keys[at] >> shift, values[keys[at] & _32_BITS]
         at += np.uintp(1)
-        if bits:
-            shift = np.uint64(64) - bits
-            column = key >> shift
-            ahead = np.uintp(0)
-            while at + ahead < stop and keys[at + ahead] >> shift == column and ahead < 2:
-                ahead += np.uintp(1)
-            if ahead == 1 and (end == first or columns[end - np.uintp(1)] != column):
-                addend = values[keys[at] & _32_BITS]
-                if abs(number) < _NEAR_MAX and abs(addend) < _NEAR_MAX:
-                    number = np.float64(np.float32(number)) + np.float64(np.float32(addend))
-                    at += np.uintp(1)
+        ahead = np.uintp(0)
+        while at + ahead < stop and keys[at + ahead] >> shift == column and ahead < 2:
+            ahead += np.uintp(1)
+        if ahead == 1 and (end == first or columns[end - np.uintp(1)] != column):
+            addend = values[keys[at] & _32_BITS]
+            if abs(number) < _NEAR_MAX and abs(addend) < _NEAR_MAX:
+                number = np.float64(np.float32(number)) + np.float64(np.float32(addend))
+                at += np.uintp(1)
         columns[end], sums[end] = column, number
         end += np.uintp(1)
     return end
 
 
-@kernel(
-    types.void(readonly(types.uint8), types.int64, types.uint64, _FOUND, types.uint32[::1], _F8)
-)
-def add_names(text, rows, bits, found, columns, sums):
+@kernel(types.void(types.int64, types.uint64, _FOUND, types.uint32[::1], _F8))
+def add_names(rows, bits, found, columns, sums):
     """Sort the names of each row by column and add up the values of a name that occurs again, in
     the order of its occurrences; and of two names that share a column, each rounded to float32.
+    Names are equal where all 32 bits of their hashes are.
 
     Parameters
     ----------
-    text, rows : that were parsed.
-    bits : as in ``parse_vowpal_wabbit``; or 0, for names instead of columns.
+    rows, bits : as in ``parse_vowpal_wabbit``.
     found : of ``parse_vowpal_wabbit``; changed in place are ``indptr``, the offsets of what is
         left, ``keys`` and ``values``.
     columns, sums : uint32, float64, shape (names,), changed in place: columns, each once in its
-        row unless more than two names share it, and values; or which of the names is the first
-        that is equal, and its sum.
+        row unless more than two names share it, and values.
     """
     indptr, keys, values = found.indptr, found.keys, found.values
     kept = start = np.uintp(0)
@@ -784,37 +743,14 @@ def add_names(text, rows, bits, found, columns, sums):
         first, stop = kept, np.uintp(indptr[i + np.uintp(1)])
         _sort(keys, start, stop)
         for j in range(start, stop):
-            key, last = keys[j], kept - np.uintp(1)
-            again = kept > first and keys[last] >> _32 == key >> _32
-            while again and not _same_name(text, found, keys[last] & _32_BITS, key & _32_BITS):
-                again = last > first and keys[last - np.uintp(1)] >> _32 == key >> _32
-                last -= np.uintp(1)
-            if again:
-                values[keys[last] & _32_BITS] += values[key & _32_BITS]
+            last = kept - np.uintp(1)
+            if kept > first and keys[last] >> _32 == keys[j] >> _32:
+                values[keys[last] & _32_BITS] += values[keys[j] & _32_BITS]
             else:
-                keys[kept] = key
+                keys[kept] = keys[j]
                 kept += np.uintp(1)
         start, kept = stop, _put_row(keys, first, kept, bits, values, columns, sums)
         indptr[i + np.uintp(1)] = kept
-
-
-@kernel(types.void(readonly(types.uint8), _FOUND, _ORDER, _U1, _I8))
-def copy_names(text, found, chosen, names, offsets):
-    """Write names, each with its namespace and ``^`` before it, side by side.
-
-    Parameters
-    ----------
-    chosen : int64, which of those of ``found``.
-    names, offsets : uint8, and int64, shape (len(chosen) + 1,), changed in place; where ``names``
-        has no room, offsets alone are written.
-    """
-    offsets[0] = 0
-    for n in range(np.uintp(len(chosen))):
-        k, end = np.uintp(chosen[n]), np.uintp(offsets[n])
-        length = _length(found, k)
-        for at in range(length if len(names) else np.uintp(0)):
-            names[end + at] = _byte_of(text, found, k, at)
-        offsets[n + np.uintp(1)] = end + length
 
 
 @kernel(types.int64(readonly(types.uint8), types.int64))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import bz2
 import lzma
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import xxhash
 
@@ -56,6 +57,24 @@ class Cut(NamedTuple):
     def line_of(self, at: int) -> int:
         """Return the line of a byte."""
         return self.line + self.text.count(b"\n", 0, at)
+
+
+A = TypeVar("A")
+
+
+class Scratch(threading.local, Generic[A]):
+    """A kernel's arrays, of each thread its own, which the next text overwrites."""
+
+    def __init__(self, make: Callable[[int], A]) -> None:
+        self._make, self._size = make, 0
+        self._arrays = make(0)
+
+    def of(self, size: int) -> A:
+        """Return what ``make`` makes for a text of this many bytes, or more."""
+        if size > self._size:
+            self._size = size * 5 // 4  # the next one is a little longer or shorter
+            self._arrays = self._make(self._size)
+        return self._arrays
 
 
 class TextStream:

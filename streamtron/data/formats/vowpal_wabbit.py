@@ -10,10 +10,9 @@ tabs, bars and lines alone.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import closing
-from functools import partial
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,11 +24,11 @@ from streamtron.core.feature_names import Hashing
 from streamtron.data import storage
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.columns import find_columns
-from streamtron.data.formats.layouts import Columns, Spot, first
+from streamtron.data.formats.layouts import Spot, first
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.formats.tables import Part, table_errors
 from streamtron.data.formats.text_labels import merging
-from streamtron.data.formats.text_stream import Cut, TextStream
+from streamtron.data.formats.text_stream import Cut, Scratch, TextStream
 from streamtron.data.formats.text_tables import StreamedReader
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import RowBatch
@@ -69,30 +68,24 @@ class VowpalWabbitReader(StreamedReader):
             yield from super()._batches_of_all()
             return
         with table_errors(self.name, self.KIND), self._open(whole=True) as (stream, _):
-            columns = find_columns(SCHEMA, self.reading, self.name)
-            parse = partial(self._hashed, names=names, columns=columns, scratch=_Scratch())
-            with closing(in_order(parse, self._cuts(stream), self._threads)) as batches:
-                for batch, self.bytes_read in batches:
-                    if batch.rows:
-                        yield batch
+            columns, scratch = find_columns(SCHEMA, self.reading, self.name), Scratch(_arrays_for)
 
-    def _hashed(
-        self, cut: Cut, names: Hashing, columns: Columns, scratch: _Scratch
-    ) -> tuple[RowBatch, int]:
-        rows = pa.RecordBatch.from_pydict(self._arrays(cut, columns.all, names, scratch))
-        return make_batch(rows, columns, self._spot(cut, len(rows)), self.reading), cut.bytes_read
+            def parsed(cut: Cut) -> tuple[RowBatch, int]:
+                rows = self._rows(cut, columns.all, scratch, names)
+                spot = self._spot(cut, len(rows))
+                return make_batch(rows, columns, spot, self.reading), cut.bytes_read
+
+            with closing(in_order(parsed, self._cuts(stream), self._threads)) as batches:
+                for batch, self.bytes_read in batches:
+                    yield batch
 
     def _parts(
         self, file: Any, columns: list[str], numbers: Collection[str] = ()
     ) -> Iterator[Part]:
-        size = max(storage.stamp(self.path, self.name).size, 1)
-
-        def parsed(cut: Cut) -> Part:
-            rows = pa.RecordBatch.from_pydict(self._arrays(cut, columns))
-            return Part(rows, self._spot(cut, len(rows)), cut.bytes_read / size)
-
-        with closing(in_order(parsed, self._cuts(file), self._threads)) as parts:
-            yield from parts
+        size, scratch = max(storage.stamp(self.path, self.name).size, 1), Scratch(_arrays_for)
+        for cut in self._cuts(file):
+            rows = self._rows(cut, columns, scratch)
+            yield Part(rows, self._spot(cut, len(rows)), cut.bytes_read / size)
 
     def _spot(self, cut: Cut, rows: int) -> Spot:
         if cut.text.count(b"\n") == rows:
@@ -108,22 +101,22 @@ class VowpalWabbitReader(StreamedReader):
             if cut.text.strip(_WHITE):
                 yield cut
 
-    def _arrays(
+    def _rows(
         self,
         cut: Cut,
         columns: list[str],
+        scratch: Scratch[_Arrays],
         hashing: Hashing | None = None,
-        scratch: _Scratch | None = None,
-    ) -> dict[str, pa.Array]:
+    ) -> pa.RecordBatch:
         """Parse lines; the names of features are those of columns where they are hashed."""
         try:
             cut.text.decode()
         except UnicodeDecodeError as error:
             what = "not UTF-8. Convert the file, as iconv -f latin1 -t utf-8 does"
             self._refuse(cut, error.start, what)
-        text = np.frombuffer(cut.text, np.uint8)
-        parsed, deferred, counts = (scratch or _Scratch()).arrays(len(text))
+        parsed, deferred, counts = scratch.of(len(cut.text))
         seed, bits = (0, 31) if hashing is None else (hashing.seed, hashing.bits)
+        text = np.frombuffer(cut.text, np.uint8)
         text_kernels.parse_vowpal_wabbit(text, seed, bits, parsed, deferred, counts)
         self._read_deferred(cut, parsed, deferred[: counts[text_kernels.DEFERRED]])
         if trouble := int(counts[text_kernels.TROUBLE]):
@@ -136,12 +129,15 @@ class VowpalWabbitReader(StreamedReader):
             if "importance" not in columns and self.reading.weights == "read":
                 self._check_importance(cut, importance)
             self._scale(cut, parsed, rows, spaces)
-            arrays["features"] = _features(text, parsed, rows, hashing)
+            if hashing is None:
+                arrays["features"] = _features_by_name(cut.text, parsed, rows, spaces)
+            else:
+                arrays["features"] = _features_by_column(parsed, rows, hashing.bits)
         if "tag" in columns:
             spans = parsed.tags[:rows].tolist()
             tags = [cut.text[a:b].decode() if a <= b else None for a, b in spans]
             arrays["tag"] = pa.array(tags, pa.string())
-        return {name: pa.array(arrays[name]) for name in columns}
+        return pa.RecordBatch.from_pydict({name: pa.array(arrays[name]) for name in columns})
 
     def _read_deferred(
         self, cut: Cut, parsed: text_kernels.Found, deferred: NDArray[np.int64]
@@ -205,56 +201,53 @@ class VowpalWabbitReader(StreamedReader):
         raise DataError(f"{self.name}, line {cut.line_of(at)}: {what}.")
 
 
-class _Scratch(threading.local):
-    """The kernel's arrays, of each thread its own, which the next text overwrites."""
-
-    def __init__(self) -> None:
-        self._size = -1
-
-    def arrays(self, size: int) -> tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]:
-        """Return what the kernel fills in for so many bytes."""
-        if size > self._size:
-            self._size = size = size * 5 // 4  # the next one is a little longer or shorter
-            most = size // 2 + 1
-            parsed = text_kernels.Found(
-                heads=np.empty((most, 2)),
-                tags=np.empty((most, 2), np.uint32),
-                indptr=np.empty(most + 1, np.int64),
-                keys=np.empty(most, np.uint64),
-                values=np.empty(most),
-                names=np.empty((most, 3), np.uint32),
-                spaces=np.empty((size, 2), np.uint32),
-                scales=np.empty(size),
-            )
-            self._arrays = parsed, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
-        return self._arrays
+_Arrays = tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]
 
 
-def _features(
-    text: NDArray[np.uint8], parsed: text_kernels.Found, rows: int, hashing: Hashing | None
-) -> pa.Array:
-    """Return lists of pairs of a name, or the column that is its hash, and a value."""
-    bits = 0 if hashing is None else hashing.bits
+def _arrays_for(size: int) -> _Arrays:
+    """Return what the kernel fills in for a text of some bytes."""
+    most = size // 2 + 1
+    found = text_kernels.Found(
+        heads=np.empty((most, 2)),
+        tags=np.empty((most, 2), np.uint32),
+        indptr=np.empty(most + 1, np.int64),
+        keys=np.empty(most, np.uint64),
+        values=np.empty(most),
+        names=np.empty((most, 3), np.uint32),
+        spaces=np.empty((size, 2), np.uint32),
+        scales=np.empty(size),
+    )
+    return found, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
+
+
+def _features_by_column(parsed: text_kernels.Found, rows: int, bits: int) -> pa.Array:
+    """Return lists of pairs of the column that is a name's hash, and a value."""
     most = int(parsed.indptr[rows])
     columns, sums = np.empty(most, np.uint32), np.empty(most)
-    text_kernels.add_names(text, rows, bits, parsed, columns, sums)
+    text_kernels.add_names(rows, bits, parsed, columns, sums)
     count = int(parsed.indptr[rows])
-    columns, sums = columns[:count], sums[:count]
-    names = pa.array(columns)
-    if hashing is None:
-        order = np.argsort(columns)  # as they first occur
-        sums = sums[order]
-        names = _names(text, parsed, columns[order].astype(np.int64))
-    pairs = pa.StructArray.from_arrays([names, pa.array(sums)], ["name", "value"])
-    return pa.ListArray.from_arrays(pa.array(parsed.indptr[: rows + 1], pa.int32()), pairs)
+    return _pairs(parsed.indptr[: rows + 1], pa.array(columns[:count]), sums[:count])
 
 
-def _names(
-    text: NDArray[np.uint8], parsed: text_kernels.Found, chosen: NDArray[np.int64]
+def _features_by_name(
+    text: bytearray, parsed: text_kernels.Found, rows: int, spaces: int
 ) -> pa.Array:
-    offsets = np.empty(len(chosen) + 1, np.int64)
-    text_kernels.copy_names(text, parsed, chosen, np.empty(0, np.uint8), offsets)
-    letters = np.empty(offsets[-1], np.uint8)
-    text_kernels.copy_names(text, parsed, chosen, letters, offsets)
-    buffers = map(pa.py_buffer, (offsets, letters))
-    return pa.LargeStringArray.from_buffers(len(chosen), *buffers)
+    """Return lists of pairs of a name, as they first occur in the row, and a value."""
+    prefixes = [(text[a:b] + b"^").decode() if a < b else "" for a, b in parsed.spaces[:spaces]]
+    indptr = parsed.indptr[: rows + 1]
+    numbers, spans = parsed.values[: indptr[-1]].tolist(), parsed.names[: indptr[-1]].tolist()
+    names, values, offsets = list[str](), list[float](), [0]
+    for start, stop in pairwise(indptr.tolist()):
+        sums: dict[str, float] = {}
+        for (a, b, space), number in zip(spans[start:stop], numbers[start:stop], strict=True):
+            name = prefixes[space] + text[a:b].decode()
+            sums[name] = sums.get(name, 0.0) + number
+        names += sums
+        values += sums.values()
+        offsets.append(len(names))
+    return _pairs(np.array(offsets), pa.array(names, pa.large_string()), np.array(values))
+
+
+def _pairs(offsets: NDArray[np.int64], names: pa.Array, values: NDArray[np.float64]) -> pa.Array:
+    pairs = pa.StructArray.from_arrays([names, pa.array(values)], ["name", "value"])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs)
