@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
-from streamtron.core.events import ChunkDone, Event, Listener, ReadingDone, ignore
+from streamtron.core.events import Event, Listener, ReadingDone, WorkDone, ignore
 from streamtron.runs.fit import opened as open_fit
 from streamtron.runs.job import Fitting
 
@@ -112,7 +112,7 @@ def fit(paths: list[str], cache: str, settings: Settings) -> Fit:
 
     def note_proof(event: Event) -> None:
         nonlocal last_chunk
-        if isinstance(event, ChunkDone):
+        if isinstance(event, WorkDone) and event.rows:
             last_chunk = time.perf_counter()
         elif isinstance(event, ReadingDone) and event.certificate is not None:
             # the event comes after the mini-epochs; the proof was there with the last chunk

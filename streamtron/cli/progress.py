@@ -1,5 +1,4 @@
-"""Progress of a run: a bar on a terminal, a line for each reading with ``-v``, a log of all events;
-and when it will end, about."""
+"""Progress of a command on stderr: a bar on a terminal, and with -v a line for every reading."""
 
 from __future__ import annotations
 
@@ -15,53 +14,46 @@ from typing import Any
 
 from streamtron.cli.terminal import SafeStream, columns_of
 from streamtron.core.events import (
-    ChunkDone,
     Event,
     Listener,
     Problem,
     ReadingDone,
-    ReadingStarted,
-    RoundDone,
-    ShardsPrepared,
-    SolveStarted,
-    StageDone,
     TrialDone,
-    TrialsStarted,
+    WorkDone,
     ignore,
     log_events,
+    now_and_then,
 )
-from streamtron.core.text import metric_words, up, visible
+from streamtron.core.text import up, visible
 
 BAR = 70
 """Columns of a terminal from which a bar is drawn beside the text."""
 FRAME = 0.1
 """Seconds between two pictures of the bar, at least, while rows pass."""
-SILENCE = 10.0
-"""Seconds of a reading after which -v says how far it is."""
 ECHO = 4
 """Columns left free beside the bar: a terminal shows ^C there, and a line that it breaks cannot be
 erased."""
+
+Say = Callable[[str], object]
 
 
 @contextmanager
 def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Listener]:
     """Give a listener that draws a bar if stderr is a terminal, prints lines with ``verbose``, and
     appends all events to a ``log``."""
-    forecast = Forecast()
+    watch, is_due = Watch(), now_and_then(begins=False)
+    plain: tuple[Listener, Say] = ignore, partial(print, file=sys.stderr, flush=True)
     with (
         log_events(log) if log else nullcontext(ignore) as write,
-        _bar(forecast, verbose) if sys.stderr.isatty() else nullcontext(None) as draw,
+        _bar(watch) if sys.stderr.isatty() else nullcontext(plain) as (draw, say),
     ):
-        lines = lines_of(forecast) if verbose else None
 
         def listen(event: Event) -> None:
             write(event)
-            forecast.observe(event)
-            if draw is not None:
-                draw(event)
-            elif lines is not None:
-                for line in lines(event):
-                    print(line, file=sys.stderr, flush=True)
+            watch.observe(event)
+            if is_due(event) if verbose else draw is not ignore and isinstance(event, TrialDone):
+                say(f"{clock_time()} {watch.line(event)}")
+            draw(event)
 
         yield listen
 
@@ -69,7 +61,7 @@ def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Liste
 class _Warnings(logging.Handler):
     """Gives warnings to a function, which says them."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         super().__init__(logging.WARNING)
         self._say = say
 
@@ -79,174 +71,51 @@ class _Warnings(logging.Handler):
 
 
 @contextmanager
-def _bar(forecast: Forecast, verbose: bool) -> Iterator[Listener]:
-    """Give a listener that draws the bar on stderr, with lines above it, and erase it in the end:
-    warnings; and those of ``lines_of`` with ``verbose``, else of the candidates of a sweep alone.
-    """
+def _bar(watch: Watch) -> Iterator[tuple[Listener, Say]]:
+    """Give a listener that draws the bar on stderr, and a function that prints a line above it, as
+    warnings are; erase the bar in the end."""
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
     from rich.text import Text
 
-    def say_above(line: str) -> None:
-        console.print(Text(visible(line)))
-
-    status, lines, drawn = Status(forecast), lines_of(forecast), -math.inf
+    drawn = -math.inf
     width = partial(columns_of, sys.stderr)
     stream = SafeStream(2, sys.stderr, controls=True)
     console = Console(file=stream, width=(width() or 80) - ECHO)
-    text = TextColumn(
-        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
-    )
-    columns = [BarColumn(20), text] if console.width + ECHO >= BAR else [text]
-    warnings = _Warnings(say_above)
-    logger = logging.getLogger("streamtron")
+    column = Column(no_wrap=True, overflow="ellipsis")
+    text = bars.TextColumn("{task.description}", markup=False, table_column=column)
+    columns = [bars.BarColumn(20), text] if console.width + ECHO >= BAR else [text]
     how: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
-    with Progress(*columns, console=console, transient=True, **how) as drawing:
+    logger = logging.getLogger("streamtron")
+    with bars.Progress(*columns, console=console, transient=True, **how) as drawing:
         task = drawing.add_task("starting", total=None)
 
-        def listen(event: Event) -> None:
+        def say_above(line: str) -> None:
+            console.print(Text(visible(line)))
+
+        def draw(event: Event) -> None:
             nonlocal drawn
-            status.observe(event)
-            for line in lines(event) if verbose or isinstance(event, TrialDone) else ():
-                say_above(line)
-            is_one_of_many = isinstance(event, ShardsPrepared | ChunkDone | RoundDone)
-            if is_one_of_many and time.monotonic() < drawn + FRAME:
+            if isinstance(event, WorkDone) and event.done and time.monotonic() < drawn + FRAME:
                 return
             drawn, console.width = time.monotonic(), (width() or 80) - ECHO
-            drawing.update(
-                task,
-                description=visible(status.text()),
-                completed=status.done,
-                total=status.total,
-                refresh=True,
-            )
+            done, total = watch.step.done, watch.step.total or None
+            words = visible(watch.text())
+            drawing.update(task, description=words, completed=done, total=total, refresh=True)
 
+        warnings = _Warnings(say_above)
         logger.addHandler(warnings)
         try:
-            yield listen
+            yield draw, say_above
         finally:
             logger.removeHandler(warnings)
 
 
-def lines_of(forecast: Forecast) -> Callable[[Event], Iterator[str]]:
-    """Return a function that gives the lines with which ``-v`` tells an event."""
-    spoke, several = time.monotonic(), False
-
-    def lines(event: Event) -> Iterator[str]:
-        nonlocal spoke, several
-        if isinstance(event, ShardsPrepared) and time.monotonic() > spoke + SILENCE:
-            spoke = time.monotonic()
-            yield f"{_clock()} preparing: {event.rows:,} rows, {event.bytes / event.total:.0%}"
-        elif isinstance(event, ReadingStarted):
-            spoke, several = time.monotonic(), event.problems != 1
-            yield f"{_clock()} reading {event.reading + 1} begins: {event.purpose}"
-        elif isinstance(event, ChunkDone) and time.monotonic() > spoke + SILENCE:
-            spoke = time.monotonic()
-            yield f"{_clock()} reading {event.reading + 1}: {event.rows:,} rows"
-        elif isinstance(event, RoundDone) and time.monotonic() > spoke + SILENCE:
-            spoke = time.monotonic()
-            yield f"{_clock()} {round_words(event)}"
-        elif isinstance(event, ReadingDone):
-            yield f"{_clock()} {reading_words(event, forecast.end(), several=several)}"
-        elif isinstance(event, StageDone):
-            problem = f"{event.problem}: " if several else ""
-            yield f"{_clock()} {problem}stage {event.stage} ended: {event.stop_reason}"
-        elif isinstance(event, TrialDone):
-            yield f"{_clock()} {trial_words(event)}"
-
-    return lines
-
-
-def _clock(at: float | None = None) -> str:
+def clock_time(at: float | None = None) -> str:
     """Return a time of the day, with the day if it is more than a day ahead."""
-    time_of_day = time.time()
-    at = time_of_day if at is None else at
-    is_near = at < time_of_day + 86400
-    return time.strftime("%H:%M:%S" if is_near else "%d %b %H:%M", time.localtime(at))
-
-
-def round_words(event: RoundDone) -> str:
-    """Return how far the rounds of parts are. A gap marked ~ is an estimate, not proven."""
-    estimate = event.gap_estimate
-    known = "" if estimate is None else f", gap ~{estimate:.1g} in memory"
-    return f"round {event.rounds}: {event.step.replace('_', ' ')}{known}"
-
-
-def trial_words(event: TrialDone) -> str:
-    """Return what became of a candidate in a few words."""
-    fold = f", {event.fold}" if event.fold else ""
-    worker = "" if event.worker == "local" else f" (worker {event.worker})"
-    name, value = next(iter(event.metrics.items()))
-    measured = f"{metric_words(name)} {'-' if value is None else f'{value:.5g}'}"
-    return f"{event.candidate}{fold}: {measured}, gap {up(event.gap, 3)}{worker}"
-
-
-def reading_words(event: ReadingDone, end: float | None = None, *, several: bool = False) -> str:
-    """Return what a reading has reached. A bound marked ~ is an estimate, not proven."""
-    certificate, estimate = event.certificate, event.upper_bound_estimate
-    problem = f"{event.problem}: " if several else ""
-    words = [f"{problem}reading {event.reading + 1}: stage {event.stage}, {event.mode}"]
-    words += [f"{event.updates:,} updates"] * bool(event.updates)
-    words += [f"{event.mini_epochs:,} mini-epochs"] * bool(event.mini_epochs)
-    words.append(f"{event.active_rows:,} active rows")
-    if certificate is not None and certificate.dual:
-        if certificate.upper_bound is not None:
-            words.append(f"upper bound {up(certificate.upper_bound, 6)}")
-        words.append(f"gap {up(certificate.relative_duality_gap, 3)}")
-    elif estimate is not None:
-        words.append(f"upper bound ~{estimate:.6g}")
-    words += [] if end is None else [f"ends about {_clock(end)}"]
-    return ", ".join(words)
-
-
-class Status:
-    """What the bar says: what is done now, how far it is, and what is known. ``done`` of ``total``
-    is in bytes, in nonzeros or in fits; None = not known."""
-
-    def __init__(self, forecast: Forecast) -> None:
-        self._forecast = forecast
-        self._action, self._gap, self._speed = "starting", "", ""
-        self._began = 0.0
-        self._fits = self._trials = 0
-        self.done = 0
-        self.total: int | None = None
-
-    def observe(self, event: Event) -> None:
-        """Take an event into account."""
-        if isinstance(event, ShardsPrepared):
-            self._began = self._began or time.perf_counter()
-            self._action, self.done, self.total = "preparing", event.bytes, event.total
-            seconds = max(time.perf_counter() - self._began, 0.1)
-            rate = event.bytes / 1e6 / seconds, event.rows / seconds
-            self._speed = f"{rate[0]:.0f} MB/s, {rate[1]:,.0f} rows/s"
-        elif isinstance(event, ReadingStarted):
-            self._action, self._speed = f"reading {event.reading + 1}: {event.purpose}", ""
-            self.done, self.total, self._began = 0, event.nonzeros, time.perf_counter()
-        elif isinstance(event, ChunkDone):
-            self.done = event.nonzeros
-            speed = event.nonzeros / 1e6 / max(time.perf_counter() - self._began, 1e-6)
-            self._speed = f"{speed:.1f} M nonzeros/s"
-        elif isinstance(event, SolveStarted):
-            self._action, self._speed = f"reading {event.reading + 1}: solving", ""
-            self.total = None
-        elif isinstance(event, RoundDone):
-            self._speed = round_words(event)
-        elif isinstance(event, ReadingDone) and event.certificate is not None:
-            self._gap = f"gap {up(event.certificate.relative_duality_gap, 3)}"
-        elif isinstance(event, TrialsStarted | TrialDone):
-            if isinstance(event, TrialsStarted):
-                self._fits, self._trials = -1, event.trials
-            self._fits, self._gap, self._speed = self._fits + 1, "", ""
-            self._action = f"{self._fits} of {self._trials} fits"
-            self.done, self.total = self._fits, self._trials
-
-    def text(self) -> str:
-        """Return it in words, the most important first."""
-        end = self._forecast.end()
-        share = f"{min(self.done / self.total, 1.0):.0%}" if self.total else ""
-        ends = "" if end is None else f"ends about {_clock(end)}"
-        return "  ".join(filter(None, (self._action, share, self._gap, ends, self._speed)))
+    now = time.time()
+    at = now if at is None else at
+    return time.strftime("%H:%M:%S" if at < now + 86400 else "%d %b %H:%M", time.localtime(at))
 
 
 def readings_left(event: ReadingDone, scans: Sequence[tuple[int, float]]) -> int | None:
@@ -266,69 +135,81 @@ def readings_left(event: ReadingDone, scans: Sequence[tuple[int, float]]) -> int
     return None
 
 
-class Forecast:
-    """Estimates when a whole run will end, from its events; ``clock`` gives seconds.
+class Watch:
+    """What a command does, how far it is, and when it will end, about; ``clock`` gives seconds.
 
     A fit takes the readings left times the seconds of one; of several problems the one that needs
-    most readings counts. A sweep takes the trials left times the seconds of one.
+    most readings counts. A sweep takes the fits left times the seconds of one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.step = WorkDone("starting")
         self._clock = clock
+        self._gap = self._speed = ""
+        self._problems = 1
         self._scans = defaultdict[Problem, list[tuple[int, float]]](list)
-        self._needed: dict[Problem, int | None] = {}
-        self._problems = self._told = 0  # unfinished before the reading; done with it
-        self._before: int | None = None  # readings left when the current one began, this included
-        self._began = self._passed = 0.0  # when the reading began; when its rows had passed
-        self._pass = self._solve = 0.0  # seconds for the rows, and for the solves after them
-        self._trials: TrialsStarted | None = None
-        self._first_trial = self._last_trial = 0.0
-        self._trials_done = 0
+        self._left: dict[Problem, int | None] = {}  # readings
+        self._began = self._passed = 0.0  # when the reading began, and when its rows had passed
+        self._pass = self._solve = 0.0  # seconds for the rows, and for the solve after them
+        self._fits: WorkDone | None = None
+        self._first_fit = self._last_fit = 0.0
 
     def observe(self, event: Event) -> None:
         """Take an event into account."""
-        moment = self._clock()
-        if isinstance(event, ReadingStarted):
-            if event.reading == 0:
-                self._scans.clear()
-                self._needed.clear()
-            self._before = None if event.reading == 0 else self._left
-            self._began, self._told, self._problems = moment, 0, event.problems
-            self._total = event.nonzeros
-        elif isinstance(event, ChunkDone) and self._total and 10 * event.nonzeros >= self._total:
-            self._pass = (moment - self._began) * self._total / event.nonzeros
-        elif isinstance(event, SolveStarted):
-            self._pass, self._passed = moment - self._began, moment
+        if isinstance(event, WorkDone):
+            self._observe_step(event, self._clock())
         elif isinstance(event, ReadingDone):
-            self._told, self._solve = self._told + 1, moment - max(self._passed, self._began)
-            scans = self._scans[event.problem]
-            if event.certificate is not None:
-                scans.append((event.reading, event.certificate.relative_duality_gap))
-            self._needed[event.problem] = readings_left(event, scans)
-        elif isinstance(event, TrialsStarted):
-            self._trials, self._trials_done, self._first_trial = event, 0, moment
-        elif isinstance(event, TrialDone):
-            self._trials_done, self._last_trial = self._trials_done + 1, moment
+            now, proven, scans = self._clock(), event.certificate, self._scans[event.problem]
+            self._began, self._solve = now, now - (self._passed or now)
+            if proven is not None:
+                self._gap = f"gap {up(proven.relative_duality_gap, 3)}"
+                scans.append((event.reading, proven.relative_duality_gap))
+            self._left[event.problem] = readings_left(event, scans)
+
+    def _observe_step(self, event: WorkDone, now: float) -> None:
+        self.step, self._speed = event, ""
+        if event.step == "fits":
+            self._fits, self._last_fit, self._gap = event, now, ""
+            if not event.done:
+                self._first_fit = now
+        elif event.reading is None:
+            return
+        elif event.step == "solving":
+            self._pass, self._passed = now - self._began, now
+        elif not event.done:
+            self._began, self._passed = now, 0.0
+            if event.reading == 0:
+                self._problems = event.problems
+                self._scans.clear()
+                self._left.clear()
+        else:
+            seconds = max(now - self._began, 1e-6)
+            self._speed = f"{event.done / 1e6 / seconds:.1f} M nonzeros/s"
+            if 10 * event.done >= event.total > 0:
+                self._pass = seconds * event.total / event.done
 
     def end(self) -> float | None:
         """Return the time of the end, about; None where nothing is known, or nothing is left."""
-        trials, done = self._trials, self._trials_done
-        if trials is not None and done < trials.trials:
-            if done and trials.later is not None:
-                seconds = (self._last_trial - self._first_trial) / done
-                return self._last_trial + seconds * (trials.trials - done + trials.later)
-            if done or trials.later != 0 or trials.trials != self._problems:
+        if (fits := self._fits) is not None:
+            if not 0 < fits.done < fits.total:
                 return None
-        readings, start = self._before, self._began
-        if self._told:
-            readings, start = self._left, self._began + self._pass + self._solve
-        if not readings:
+            seconds = (self._last_fit - self._first_fit) / fits.done
+            return self._last_fit + seconds * (fits.total - fits.done)
+        known = [left for left in self._left.values() if left is not None]
+        if not len(known) == len(self._left) >= self._problems or not (left := max(known)):
             return None
-        return max(start + readings * self._pass + (readings - 1) * self._solve, self._clock())
+        return max(self._began + left * self._pass + (left - 1) * self._solve, self._clock())
 
-    @property
-    def _left(self) -> int | None:
-        """Readings left after the last one, if all unfinished problems have said so."""
-        needed = [readings for readings in self._needed.values() if readings is not None]
-        is_known = 0 < self._told == self._problems and len(needed) == len(self._needed)
-        return max(needed) if is_known else None
+    def line(self, event: Event) -> str:
+        """Return the line with which ``-v`` tells an event."""
+        if not isinstance(event, ReadingDone):
+            return str(event)
+        problem = f"{event.problem}: " if self._problems > 1 else ""
+        end = self.end()
+        return f"{problem}{event}" + ("" if end is None else f", ends about {clock_time(end)}")
+
+    def text(self) -> str:
+        """Return what the bar says, the most important first."""
+        end = self.end()
+        ends = "" if end is None else f"ends about {clock_time(end)}"
+        return "  ".join(filter(None, (str(self.step), self._gap, ends, self._speed)))

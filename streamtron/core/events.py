@@ -19,12 +19,12 @@ from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import as_path, is_stream, parse_json
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
-from streamtron.core.text import BOUNDS, label_text
+from streamtron.core.text import BOUNDS, label_text, metric_words, up
 
 _log = logging.getLogger(__name__)
 
-CHUNK_SECONDS = 10.0
-"""Seconds between two lines of a log that say how far a reading, or the rounds after it, are."""
+EVERY = 10.0
+"""Seconds between two lines that say how far a step is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,65 +45,45 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsPrepared:
-    """So much of the shards has been prepared: ``bytes`` of ``total`` bytes, and the rows and
-    nonzeros in them."""
+class WorkDone:
+    """How far a step is: sent when it begins, after every chunk, after every round of parts, and
+    after every fit of a sweep.
 
-    bytes: int
-    total: int
-    rows: int
-    nonzeros: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingStarted:
-    """A reading begins. ``reading`` : its number, from 0. ``rows``, ``nonzeros`` : totals of the
-    data, None until known. ``problems`` : how many are not finished, 0 until known."""
-
-    reading: int
-    purpose: str
-    rows: int | None
-    nonzeros: int | None
-    problems: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkDone:
-    """A chunk has been processed. ``rows``, ``nonzeros`` : totals of this reading so far."""
-
-    reading: int
-    rows: int
-    nonzeros: int
-
-
-@dataclass(frozen=True, slots=True)
-class SolveStarted:
-    """All rows of a reading have passed, and those in memory are solved next."""
-
-    reading: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundDone:
-    """All parts of the data have made a step, ``step``; it was round number ``rounds``, from 1.
-
-    ``gap_estimate`` : the relative duality gap of the rows in memory where Newton's method last
-    looked, of several problems the largest. No scan has proven it; None before there is one.
+    Parameters
+    ----------
+    step : ``"preparing"``, what a reading is for (``"train"``, ``"scan"`` …), ``"solving"`` of the
+        rows in memory, the last round, as in ``"round 34: product"``, or ``"fits"``.
+    reading : its number, from 0; None of other steps.
+    done, total : nonzeros, while shards are prepared bytes, of a sweep fits; 0 when the step
+        begins, a total of 0 where it is not known.
+    rows : rows of this step so far.
+    problems : how many are not finished.
+    estimated_gap : of a round, the relative duality gap of the rows in memory where Newton's method
+        last looked, of several problems the largest. No scan has proven it.
     """
 
     step: str
-    rounds: int
-    gap_estimate: float | None = None
+    reading: int | None = None
+    done: int = 0
+    total: int = 0
+    rows: int = 0
+    problems: int = 1
+    estimated_gap: float | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.reading is None else f"reading {self.reading + 1}: "
+        known = "" if self.estimated_gap is None else f", gap ~{self.estimated_gap:.1g} in memory"
+        share = f"  {min(self.done / self.total, 1.0):.0%}" if self.total else ""
+        return f"{number}{self.step}{known}{share}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingDone:
     """A problem has finished a reading and the mini-epochs after it.
 
-    ``certificate`` : what is proven, if the reading was a scan. ``upper_bound_estimate`` : ‖a‖/t of
-    the running weights, which is not proven. ``tol`` : the gap that ends the run. ``stop_reason`` :
-    why the problem has ended; None while it goes on.
+    ``certificate`` : what is proven, if the reading was a scan. ``estimated_upper_bound`` : ‖a‖/t
+    of the running weights, which is not proven. ``tol`` : the gap that ends the run.
+    ``stop_reason`` : why the problem has ended; None while it goes on.
     """
 
     reading: int
@@ -113,30 +93,25 @@ class ReadingDone:
     mini_epochs: int
     active_rows: int
     certificate: Certificate | None
-    upper_bound_estimate: float | None
+    estimated_upper_bound: float | None
     rows: int | None = None
     tol: float | None = None
     stop_reason: str | None = None
     problem: Problem = Problem()
 
-
-@dataclass(frozen=True, slots=True)
-class StageDone:
-    """A stage has ended; ``stop_reason`` is a short clause."""
-
-    stage: str
-    stop_reason: str
-    problem: Problem = Problem()
-
-
-@dataclass(frozen=True, slots=True)
-class TrialsStarted:
-    """An iteration of a sweep begins. ``trials`` : how many fits it has. ``later`` : fits after
-    them; None = not known."""
-
-    iteration: int
-    trials: int
-    later: int | None
+    def __str__(self) -> str:
+        proven, estimate = self.certificate, self.estimated_upper_bound
+        words = [f"reading {self.reading + 1}: stage {self.stage}, {self.mode}"]
+        words += [f"{self.updates:,} updates"] * bool(self.updates)
+        words += [f"{self.mini_epochs:,} mini-epochs"] * bool(self.mini_epochs)
+        words.append(f"{self.active_rows:,} active rows")
+        if proven is not None and proven.dual:
+            if proven.upper_bound is not None:
+                words.append(f"upper bound {up(proven.upper_bound, 6)}")
+            words.append(f"gap {up(proven.relative_duality_gap, 3)}")
+        elif estimate is not None:
+            words.append(f"upper bound ~{estimate:.6g}")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +126,15 @@ class TrialDone:
     stop_reason: str
     worker: str
 
+    def __str__(self) -> str:
+        fold = f", {self.fold}" if self.fold else ""
+        worker = "" if self.worker == "local" else f" (worker {self.worker})"
+        name, value = next(iter(self.metrics.items()))
+        measured = f"{metric_words(name)} {'-' if value is None else f'{value:.5g}'}"
+        return f"{self.candidate}{fold}: {measured}, gap {up(self.gap, 3)}{worker}"
 
-Event = (
-    ShardsPrepared
-    | ReadingStarted
-    | ChunkDone
-    | SolveStarted
-    | RoundDone
-    | ReadingDone
-    | StageDone
-    | TrialsStarted
-    | TrialDone
-)
+
+Event = WorkDone | ReadingDone | TrialDone
 Listener = Callable[[Event], None]
 
 
@@ -171,7 +143,7 @@ def ignore(event: Event) -> None:
 
 
 @contextmanager
-def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> Iterator[Listener]:
+def log_events(path: str | os.PathLike[str], every: float = EVERY) -> Iterator[Listener]:
     """Give a listener that appends every event to a file, as one line of JSON.
 
     A line has ``time`` (ISO 8601, of zone +00:00), ``event`` (``reading_done``), ``peak_rss_bytes``
@@ -184,8 +156,7 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
     Parameters
     ----------
     path : a new file, an earlier log, which is continued, or a pipe.
-    every : seconds between two lines ``shards_prepared``, ``chunk_done`` or ``round_done`` each, of
-        which there are hundreds or thousands.
+    every : seconds between two lines ``work_done``.
 
     Raises
     ------
@@ -210,14 +181,12 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError as error:
         raise MachineError(f"{path}: the log cannot be written ({error.strerror}).") from error
-    writing, next_line = True, dict[type, float]()
+    writing, is_due = True, now_and_then(every)
 
     def listen(event: Event) -> None:
         nonlocal writing
-        if isinstance(event, ShardsPrepared | ChunkDone | RoundDone):
-            if time.monotonic() < next_line.get(type(event), -math.inf):
-                return
-            next_line[type(event)] = time.monotonic() + every
+        if not is_due(event):
+            return
         line = json.dumps(event_fields(event), allow_nan=False, ensure_ascii=False) + "\n"
         try:
             if writing:  # at once, so that lines of several processes are not mixed
@@ -230,6 +199,23 @@ def log_events(path: str | os.PathLike[str], every: float = CHUNK_SECONDS) -> It
         yield listen
     finally:
         os.close(file)
+
+
+def now_and_then(every: float = EVERY, *, begins: bool = True) -> Callable[[Event], bool]:
+    """Return a function that tells whether an event is to be told: all but ``WorkDone`` are, and it
+    where a reading ``begins``, or ``every`` so many seconds."""
+    due = 0.0 if begins else time.monotonic() + every
+
+    def is_due(event: Event) -> bool:
+        nonlocal due
+        now = time.monotonic()
+        is_new = isinstance(event, WorkDone) and event.reading is not None and not event.done
+        if isinstance(event, WorkDone) and now < due and not (begins and is_new):
+            return False
+        due = now + every
+        return True
+
+    return is_due
 
 
 def _check_log(path: str | os.PathLike[str]) -> None:
@@ -253,29 +239,18 @@ def event_fields(event: Event) -> dict[str, Any]:
     """Return an event as plain values for JSON, with the time and the peak of memory."""
     name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(event).__name__).lstrip("_")
     line: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")}
-    line["event"] = name
-    for field in fields(event):
-        value = getattr(event, field.name)
-        if field.name == "reading":
-            line["reading"] = value + 1
-        elif isinstance(value, Problem):
-            line |= {part.name: getattr(value, part.name) for part in fields(value)}
-        elif field.name == "certificate":
-            line |= _proven(value)
-        elif field.name.endswith("_estimate"):
-            line[f"estimated_{field.name.removesuffix('_estimate')}"] = value
-        else:
-            line[field.name] = dict(value) if isinstance(value, Mapping) else value
+    line |= {"event": name} | {field.name: getattr(event, field.name) for field in fields(event)}
+    if line.get("reading") is not None:
+        line["reading"] += 1
+    if isinstance(event, ReadingDone):
+        proven = {} if event.certificate is None else event.certificate.to_dict()
+        names = ("lower_bound", "upper_bound", "gap", "primal_objective", "dual_objective")
+        of_proof = zip(names, (*BOUNDS, *names[3:]), strict=True)
+        del line["certificate"], line["problem"]
+        line |= {f"proven_{name}": proven.get(key) for name, key in of_proof}
+        line |= {field.name: getattr(event.problem, field.name) for field in fields(Problem)}
     line["peak_rss_bytes"] = peak_memory()
     return {  # JSON has no infinity
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in line.items()
     }
-
-
-def _proven(certificate: Certificate | None) -> dict[str, float | None]:
-    """Return the bounds of a certificate under names that say so; None where there is none."""
-    names = ("lower_bound", "upper_bound", "gap", "primal_objective", "dual_objective")
-    proven = {} if certificate is None else certificate.to_dict()
-    values = map(proven.get, (*BOUNDS, *names[3:]))
-    return {f"proven_{name}": value for name, value in zip(names, values, strict=True)}

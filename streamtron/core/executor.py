@@ -113,7 +113,7 @@ class Parts(ABC):
     been.
     ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_to``, ``bytes_from`` : bytes of
     arrays sent to each worker, and back. ``tell`` : called after every round with the step's name
-    and the number of rounds so far. ``gap_estimate`` : see ``events.RoundDone``.
+    and the number of rounds so far. ``gap_estimate`` : see ``events.WorkDone``.
     """
 
     def __init__(self) -> None:

@@ -6,10 +6,8 @@ Rows in memory go through the same training loop as shards and give the same wei
 from __future__ import annotations
 
 import copy
-import math
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.events import CHUNK_SECONDS, ChunkDone, Event, Listener, ReadingDone, ignore
+from streamtron.core.events import Event, Listener, ReadingDone, ignore, now_and_then
 from streamtron.core.rows import Data, Label
 from streamtron.core.text import format_size, label_text, up
 from streamtron.data import Dataset
@@ -139,21 +137,14 @@ def _train_on_shards(
 
 def _lines(name_of: Callable[[Label], str] | None) -> Listener:
     """Return a listener that prints a line for every reading, and every ten seconds of one."""
-    began, due = time.perf_counter(), CHUNK_SECONDS
+    is_due = now_and_then(begins=False)
 
     def listen(event: Event) -> None:
-        nonlocal due
-        seconds = time.perf_counter() - began
-        if isinstance(event, ReadingDone):
-            label, certificate = event.problem.label, event.certificate
-            of_class = "" if name_of is None or label is None else f", class {name_of(label)}"
-            proven = math.inf if certificate is None else certificate.relative_duality_gap
-            gap = "nothing proven yet" if proven == math.inf else f"gap {up(proven, 3)} proven"
-            sys.stdout.write(f"reading {event.reading + 1}{of_class}: {gap}, {seconds:.1f} s\n")
-        elif isinstance(event, ChunkDone) and seconds >= due:
-            due = seconds + CHUNK_SECONDS
-            sys.stdout.write(f"reading {event.reading + 1}: {event.rows:,} rows, {seconds:.0f} s\n")
-        sys.stdout.flush()
+        label = event.problem.label if isinstance(event, ReadingDone) else None
+        of_class = "" if name_of is None or label is None else f"class {name_of(label)}: "
+        if is_due(event):
+            sys.stdout.write(f"{of_class}{event}\n")
+            sys.stdout.flush()
 
     return listen
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
-from streamtron.core.events import Listener, ShardsPrepared, ignore
+from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.executor import Executor
 from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import (
@@ -224,7 +224,7 @@ def open_dataset(
     total = sum(shard.size for shard in shards)
 
     def tell(done: Progress) -> None:
-        listen(ShardsPrepared(min(done.bytes, total), total, done.rows, done.nonzeros))
+        listen(WorkDone("preparing", None, min(done.bytes, total), total, done.rows))
 
     how = Preparing(cache, machine.thread_count, executor, tell, on_bad_shard=settings.on_bad_shard)
     return Dataset.prepare(shards, reading, how, expected)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import RoundDone
+from streamtron.core.events import WorkDone
 from streamtron.core.executor import Executor, LocalParts, Parts, Scans
 from streamtron.core.rows import Facts, Label
 from streamtron.core.threads import open_threads
@@ -203,7 +203,7 @@ def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[
     plans, learners, scans, resumed = planned
     with job.opened(plans, scans) as parts:
         parts.tell = lambda step, rounds: training.listen(
-            RoundDone(step, rounds, parts.gap_estimate)
+            WorkDone(f"round {rounds}: {step.replace('_', ' ')}", estimated_gap=parts.gap_estimate)
         )
         trainer = ManyParts(parts, learners, training.listen, training.checkpointer)
         train_in_time(trainer, resumed)

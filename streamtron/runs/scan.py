@@ -18,7 +18,7 @@ import numpy as np
 
 from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.errors import DataError
-from streamtron.core.events import ChunkDone, Listener, ReadingDone, ReadingStarted
+from streamtron.core.events import Listener, ReadingDone, WorkDone
 from streamtron.core.executor import Executor
 from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Facts, Label, freeze
@@ -80,7 +80,8 @@ class Scans:
         """Read once and yield the scan of every block; ``hold`` : with the violators that the
         learners have room for."""
         data, alphas = self.data, [learner.alphas for learner in learners]
-        self.listen(ReadingStarted(self.reading, "scan", data.rows, data.nonzeros, len(requests)))
+        begin = WorkDone("scan", self.reading, total=data.nonzeros, problems=len(requests))
+        self.listen(begin)
         if data.held is not None:
             blocks: Iterator[BlockScan] = scan_blocks(data.chunks(), requests, alphas)
         else:
@@ -95,7 +96,7 @@ class Scans:
         for block in blocks:
             rows, nonzeros = rows + block.rows, nonzeros + block.nonzeros
             data.nonzeros_read += block.nonzeros * (data.held is None)
-            self.listen(ChunkDone(self.reading, rows, nonzeros))
+            self.listen(replace(begin, done=nonzeros, rows=rows))
             freeze(*block.held[:3])  # a worker's copy is not
             yield block
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.events import SolveStarted
+from streamtron.core.events import WorkDone
 from streamtron.core.threads import opened_threads
 from streamtron.runs.scan import Scans
 from streamtron.solver.learner import Learner
@@ -37,7 +37,7 @@ def find_upper_bounds(
     searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
     if not searching or scans.reading > readings:
         return certificates
-    scans.listen(SolveStarted(scans.reading - 1, scans.data.rows))
+    scans.listen(WorkDone("solving", scans.reading - 1))
     hold_all([learners[k] for k in searching], scans.data)
     for k in searching:
         start_from_slacks(learners[k])
@@ -48,7 +48,8 @@ def find_upper_bounds(
         trainer.tell_begin(number, training)
         for learner in training:
             begin_reading(learner, number)
-        scans.listen(SolveStarted(number, trainer.read(number, training)))
+        trainer.read(number, training)
+        trainer.tell(number, "solving")
         trainer.solve(training, finish_reading)
         for k in searching:
             learner = learners[k]

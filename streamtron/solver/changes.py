@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
-from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted
+from streamtron.core.events import Listener, WorkDone
 from streamtron.core.rows import Chunk, Data
 from streamtron.solver import order
 from streamtron.solver.alphas import Alphas, Pieces
@@ -103,14 +103,14 @@ def _read(
     data: Data, first_row: int, listen: Listener, reading: int, purpose: str, problems: int
 ) -> Iterator[Chunk]:
     """Yield the chunks of new rows, numbered as in the whole data, and tell how far it is."""
-    listen(ReadingStarted(reading, purpose, None, None, problems))
+    listen(WorkDone(purpose, reading, problems=problems))
     rows = nonzeros = 0
     for chunk in data.chunks():
         ranges = tuple((first_row + start, first_row + stop) for start, stop in chunk.ranges)
         yield replace(chunk, ranges=ranges)
         rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
-        listen(ChunkDone(reading, rows, nonzeros))
-    listen(SolveStarted(reading, rows))
+        listen(WorkDone(purpose, reading, nonzeros, rows=rows, problems=problems))
+    listen(WorkDone("solving", reading, problems=problems))
 
 
 def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]) -> None:

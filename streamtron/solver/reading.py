@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import epoch_limit, mini_epoch_limit
-from streamtron.core.events import Listener, Problem, ReadingDone, StageDone
+from streamtron.core.events import Listener, Problem, ReadingDone
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Chunk
 from streamtron.solver import few_columns, order, proximal
@@ -263,8 +263,8 @@ def start_from_slacks(learner: Learner) -> None:
 
 
 def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> None:
-    """Tell what a learner has done in a reading, and which stages have ended."""
-    progress, problem = learner.progress, problem_of(learner)
+    """Tell what a learner has done in a reading."""
+    progress = learner.progress
     stages, updates, mini_epochs = progress.done_since(learner.running.updates)
     listen(
         ReadingDone(
@@ -279,12 +279,9 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
             rows,
             learner.settings.tolerance,
             progress.finished,
-            problem,
+            problem_of(learner),
         )
     )
-    for stage in stages:
-        if stage.stop_reason:
-            listen(StageDone(stage.name, stage.stop_reason, problem))
 
 
 def problem_of(learner: Learner) -> Problem:

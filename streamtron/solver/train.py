@@ -22,7 +22,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from streamtron.core.config import Settings
-from streamtron.core.events import ChunkDone, Listener, ReadingStarted, SolveStarted, ignore
+from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.rows import Block, Chunk, Data
 from streamtron.core.signals import is_pending, pending_stop
 from streamtron.core.threads import ONE_THREAD, Threads
@@ -58,7 +58,7 @@ def train(trainer: Trainer, resumed: Resumed | None = None) -> None:
         for learner in learners:
             trainer.begin_reading(learner, reading)
         rows = trainer.read(reading, learners)
-        trainer.listen(SolveStarted(reading, rows))
+        trainer.tell(reading, "solving")
         trainer.solve(learners, trainer.finish_reading)
         trainer.end_reading(learners)
         for learner in learners:
@@ -107,6 +107,7 @@ class Trainer(ABC):
     ) -> None:
         self.learners, self.settings, self.listen = list(learners), settings, listen
         self._checkpointer, self._group, self.reading = checkpointer, group, 0
+        self._purpose = ""
 
     @abstractmethod
     def begin(self, learners: Sequence[Learner]) -> None:
@@ -150,9 +151,13 @@ class Trainer(ABC):
 
     def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
         """Tell what a reading is for, how much there is to read, and how many wait for it."""
-        purpose = " and ".join(sorted({learner.mode for learner in learners}))
+        self._purpose = " and ".join(sorted({learner.mode for learner in learners}))
+        self.tell(reading, self._purpose)
+
+    def tell(self, reading: int, step: str, rows: int = 0, nonzeros: int = 0) -> None:
+        """Tell how far a step of a reading is."""
         left = sum(learner.finished is None for learner in self._everyone)
-        self.listen(ReadingStarted(reading, purpose, *self.size, left))
+        self.listen(WorkDone(step, reading, nonzeros, self.size[1], rows, left))
 
     def _state(self) -> State:
         span = self._group.span if self._group else None
@@ -213,7 +218,7 @@ class OnePart(Trainer):
                     return rows
                 self._take(chunk, takers)
                 rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
-                self.listen(ChunkDone(reading, rows, nonzeros))
+                self.tell(reading, self._purpose, rows, nonzeros)
                 obey_stop()
                 del chunk  # kept while the next is awaited, it would be one more in memory
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener, TrialDone, TrialsStarted, ignore
+from streamtron.core.events import Listener, TrialDone, WorkDone, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.text import label_text, metric_words, share_of_rows
@@ -199,8 +199,9 @@ def sweep(
         def fit(running: Mapping[int, Settings], stage: int, later: int | None) -> Trials:
             count = getattr(executor, "tasks", 1)
             todo = _tasks(splits, running, count=count, cache=cache, scratch=scratch)
-            listen(TrialsStarted(stage, len(running) * len(splits), later))
-            return _by_candidate(todo, executor(function, todo, machine, metric), listen)
+            trials = len(running) * len(splits)
+            total = 0 if later is None else trials + later
+            return _by_candidate(todo, executor(function, todo, machine, metric), listen, total)
 
         if stages is None:
             numbered = dict(enumerate(candidates))
@@ -299,11 +300,15 @@ def _through_stages(
     return [trials[number] for number in range(len(candidates))]
 
 
-def _by_candidate(tasks: Sequence[Task], trials: Iterable[Trial], listen: Listener) -> Trials:
-    """Return the trials of every candidate, in the order of the folds."""
+def _by_candidate(
+    tasks: Sequence[Task], trials: Iterable[Trial], listen: Listener, total: int
+) -> Trials:
+    """Return the trials of every candidate, in the order of the folds; ``total`` : fits with those
+    that follow, 0 where their number is not known."""
     folds = [task.fold.name or "" for task in tasks for _ in task.candidates]
     by_candidate: dict[int, list[Trial]] = defaultdict(list)
-    for fold, trial in zip(folds, trials, strict=True):
+    listen(WorkDone("fits", total=total))
+    for done, (fold, trial) in enumerate(zip(folds, trials, strict=True), 1):
         listen(
             TrialDone(
                 describe_candidate(trial.settings),
@@ -314,6 +319,7 @@ def _by_candidate(tasks: Sequence[Task], trials: Iterable[Trial], listen: Listen
                 trial.costs.worker,
             )
         )
+        listen(WorkDone("fits", None, done, total))
         by_candidate[trial.candidate].append(trial)
     return by_candidate
 

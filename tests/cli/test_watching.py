@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streamtron.cli.progress import Forecast, Status, reading_words
+from streamtron.cli.progress import Watch
 from streamtron.core import events
 from streamtron.core.errors import SettingsError
 from streamtron.data.writers.corpus import generate
@@ -98,7 +98,7 @@ def test_the_candidates_of_a_sweep_are_whole_lines_on_a_terminal(terminal, colum
     shown = terminal(columns, *words, *where)
     assert shown.end() == 0
     if where:
-        assert "0 of 2 fits" in shown.raw
+        assert "fits  0%" in shown.raw
         assert "(worker " in " ".join(shown.screen.lines)
     lines = shown.screen.lines
     assert shown.screen.broken == 0
@@ -131,8 +131,7 @@ def test_ctrl_c_on_a_narrow_terminal_leaves_one_message_and_no_piece_of_the_bar(
 def test_in_a_pipe_v_prints_plain_lines_each_with_a_time(place):
     done = succeeded(Process(COMMAND, "fit", "train", "--model", "piped", "-v", cwd=place).end())
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.stdout + done.stderr)
-    begins, *lines = done.stderr.splitlines()
-    assert re.fullmatch(f"{CLOCK} reading 1 begins: train", begins)
+    lines = done.stderr.splitlines()
     assert all(re.match(f"{CLOCK} ", line) for line in lines)
     readings = [line for line in lines if "active rows" in line]
     assert re.search(f", ends about {CLOCK}$", readings[0]), "the rows in memory are solved"
@@ -149,11 +148,11 @@ class Clock:
         return self.now
 
 
-def _reading(forecast: Forecast, clock: Clock, number: int, problems: int = 1) -> None:
+def _reading(forecast: Watch, clock: Clock, number: int, problems: int = 1) -> None:
     """Ten seconds for the rows, and five for the solve."""
-    forecast.observe(events.ReadingStarted(number, "scan", 100, 1000, problems))
+    forecast.observe(events.WorkDone("scan", number, 0, 1000, problems=problems))
     clock.now += 10.0
-    forecast.observe(events.SolveStarted(number, 100))
+    forecast.observe(events.WorkDone("solving", number))
     clock.now += 5.0
 
 
@@ -167,15 +166,15 @@ def _done(
 
 def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
     clock = Clock()
-    forecast = Forecast(clock)
+    forecast = Watch(clock)
     assert forecast.end() is None
     _reading(forecast, clock, 0)
     assert forecast.end() is None, "nothing is known in the first reading"
     forecast.observe(_done(0, None, active=100))
     assert forecast.end() == clock.now + 10.0
-    forecast.observe(events.ReadingStarted(1, "scan", 100, 1000))
+    forecast.observe(events.WorkDone("scan", 1, 0, 1000))
     clock.now += 8.0
-    forecast.observe(events.ChunkDone(1, 20, 200))  # 8 seconds for a fifth
+    forecast.observe(events.WorkDone("scan", 1, 200, 1000))  # 8 seconds for a fifth
     assert forecast.end() == pytest.approx(clock.now + 32.0)
 
 
@@ -195,7 +194,7 @@ def test_with_all_rows_solved_in_memory_one_more_reading_is_expected():
 )
 def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
     clock = Clock()
-    forecast = Forecast(clock)
+    forecast = Watch(clock)
     for number, gaps in enumerate(readings):
         _reading(forecast, clock, number, problems=len(readings[0]))
         for C, gap in enumerate(gaps or [None]):
@@ -206,13 +205,12 @@ def test_the_end_follows_from_how_the_gaps_fell(readings, tol, left):
 
 def test_a_sweep_ends_when_the_fits_left_have_taken_as_long_as_those_done():
     clock = Clock()
-    forecast = Forecast(clock)
-    trial = events.TrialDone("C 1, rho 1", "", {"accuracy": 0.5}, 0.1, "certified", "0")
-    for later, left in ((1, 4), (0, 3), (None, None)):
-        forecast.observe(events.TrialsStarted(0, 4, later))
+    forecast = Watch(clock)
+    for total, left in ((5, 4), (4, 3), (0, None)):
+        forecast.observe(events.WorkDone("fits", total=total))
         assert forecast.end() is None
         clock.now += 60.0
-        forecast.observe(trial)
+        forecast.observe(events.WorkDone("fits", None, 1, total))
         assert forecast.end() == (None if left is None else clock.now + 60.0 * left)
 
 
@@ -224,14 +222,11 @@ def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(run
     words = ("fit", "train", "--model", "logged", "--report", "r.json", "--log", "fit.jsonl")
     assert run(*words).returncode == 0
     lines, report = _log(place / "fit.jsonl"), json.loads((place / "r.json").read_text())
-    assert {line["event"] for line in lines} == {
-        "shards_prepared",
-        "reading_started",
-        "chunk_done",
-        "solve_started",
-        "reading_done",
-        "stage_done",
-    }
+    assert {line["event"] for line in lines} == {"work_done", "reading_done"}
+    steps = [(line["step"], line["reading"]) for line in lines if line["event"] == "work_done"]
+    assert dict.fromkeys(steps) == dict.fromkeys(
+        [("preparing", None), ("train", 1), ("solving", 1), ("scan", 2), ("solving", 2)]
+    )
     times = [datetime.fromisoformat(line["time"]) for line in lines]
     assert times == sorted(times)
     assert all(line["peak_rss_bytes"] > 1e7 for line in lines)
@@ -251,15 +246,13 @@ def test_the_rounds_of_a_fit_in_parts_are_told(run, place):
     words = ("fit", "train", "--model", "parts", "--parts", "2", "--log", "parts.jsonl")
     assert run(*words).returncode == 0
     lines = _log(place / "parts.jsonl")
-    first = next(line for line in lines if line["event"] == "round_done")
-    assert (first["rounds"], first["estimated_gap"]) == (1, None)
-    assert [line["stage"] for line in lines if line["event"] == "stage_done"] == ["ascent"]
-    status = Status(Forecast())
-    status.observe(events.ReadingStarted(1, "scan", None, None))
-    status.observe(events.RoundDone("sum_held", 37))
-    assert status.text() == "reading 2: scan  round 37: sum held"
-    status.observe(events.RoundDone("product", 38, 0.00312))
-    assert status.text() == "reading 2: scan  round 38: product, gap ~0.003 in memory"
+    [*_, done] = [line for line in lines if line["event"] == "reading_done"]
+    assert (done["stage"], done["stop_reason"]) == ("ascent", "certified")
+    watch = Watch()
+    watch.observe(events.WorkDone("scan", 1))
+    assert watch.text() == "reading 2: scan"
+    watch.observe(events.WorkDone("round 38: product", estimated_gap=0.00312))
+    assert watch.text() == "round 38: product, gap ~0.003 in memory"
 
 
 def test_update_forget_and_certify_append_to_a_log(run, place):
@@ -285,7 +278,8 @@ def test_update_forget_and_certify_append_to_a_log(run, place):
     assert certified[0]["proven_gap"] <= 0.01
     assert [line["reading"] for line in searched] == [*range(1, len(searched) + 1)]
     assert searched[-1]["proven_gap"] == proof["certificate"]["relative_duality_gap"] < 0.1
-    started = [line for line in told[3] if line["event"] == "reading_started"]
+    steps = [line for line in told[3] if line["event"] == "work_done"]
+    started = [line for line in steps if line["reading"] and line["step"] != "solving"]
     assert len(started) == len(searched)
     assert proof["readings"] == 1.0, "rows in memory are scanned there"
 
@@ -294,15 +288,12 @@ def test_a_sweep_names_every_candidate_in_its_log_and_its_lines(run, place):
     words = ("--valid", "held-out", "--C", "0.1,1", "--log", "sweep.jsonl", "-v")
     told = succeeded(run("sweep", "train", *words)).stderr.splitlines()
     lines, candidates = _log(place / "sweep.jsonl"), ["C 0.1, rho 1", "C 1, rho 1"]
-    started = [line for line in lines if line["event"] == "trials_started"]
     trials = [line for line in lines if line["event"] == "trial_done"]
-    assert sum(line["trials"] for line in started) == len(trials)
-    assert [line["later"] for line in started] == [None] * (len(started) - 1) + [0]
     assert {line["candidate"] for line in trials} == {*candidates}
     assert all(0.5 < line["metrics"]["accuracy"] <= 1.0 for line in trials)
     readings = {line[9:].partition(": reading")[0] for line in told if "active rows" in line}
-    ended = [line[9:].partition(": stage")[0] for line in told if "stage ascent ended" in line]
-    assert (readings, ended) == ({*candidates}, candidates)
+    assert readings == {*candidates}
+    assert [line[9:].partition(": accuracy")[0] for line in told[-2:]] == candidates
 
 
 def _gauges(path: Path) -> dict[str, float]:
@@ -342,14 +333,14 @@ def test_chunks_are_logged_at_most_so_often(tmp_path):
         path = tmp_path / str(every)
         with events.log_events(path, every) as listen:
             for number in range(5):
-                listen(events.ChunkDone(0, number, number))
+                listen(events.WorkDone("train", 0, number + 1, 5))
         assert len(_log(path)) == wanted
 
 
 def test_infinite_numbers_are_null_in_a_log_and_estimates_are_marked_in_a_line():
     line = events.event_fields(events.ReadingDone(0, "1", "train", 5, 2, 7, None, float("inf")))
     assert line["estimated_upper_bound"] is None
-    shown = reading_words(events.ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
+    shown = str(events.ReadingDone(0, "1", "train", 5, 2, 7, None, 0.25))
     assert shown == (
         "reading 1: stage 1, train, 5 updates, 2 mini-epochs, 7 active rows, upper bound ~0.25"
     )

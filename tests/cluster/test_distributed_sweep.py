@@ -18,7 +18,7 @@ from streamtron.cluster.sweep import SweepExecutor, checkpoints_of, fit_on_worke
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.events import ChunkDone, Event, TrialDone
+from streamtron.core.events import Event, TrialDone, WorkDone
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import fit_many
 from streamtron.runs.fit import run as fit_alone
@@ -228,7 +228,7 @@ def test_candidates_cut_off_go_on_without_reading_all_again(place, tmp_path, mac
     def fitted(last: float, **more: Any) -> list[tuple[Any, ...]]:
         def listen(event: Event) -> None:
             told.append(event)
-            if isinstance(event, ChunkDone) and digested() > last:
+            if isinstance(event, WorkDone) and digested() > last:
                 raise KeyboardInterrupt
 
         more |= {"cache_dir": str(tmp_path / "cache"), "listen": listen}
@@ -237,7 +237,7 @@ def test_candidates_cut_off_go_on_without_reading_all_again(place, tmp_path, mac
         return [bits(outcome) for outcome in fit_many(place / "many" / "train", candidates, **more)]
 
     def digested() -> int:
-        return sum(isinstance(event, ChunkDone) for event in told)
+        return sum(isinstance(event, WorkDone) and event.rows > 0 for event in told)
 
     whole = fitted(math.inf)
     chunks, told[:] = digested(), []

@@ -17,7 +17,7 @@ import pytest
 import streamtron
 from streamtron.cli.main import main
 from streamtron.core.errors import StreamtronError
-from streamtron.core.events import Event
+from streamtron.core.events import Event, WorkDone
 from streamtron.data import Manifest
 from streamtron.data.deletions import Deletions
 from streamtron.runs import store, witness
@@ -102,12 +102,19 @@ def kept(place: Path, model: str) -> tuple[bytes, bytes]:
     return (place / model).read_bytes(), written
 
 
-def stopping(kind: type, number: int) -> Callable[[Event], None]:
+def begins(event: Event) -> bool:
+    """Whether a reading begins."""
+    known = isinstance(event, WorkDone) and event.reading is not None
+    return known and not event.done and event.step != "solving"
+
+
+def stopping(kind: type | Callable[[Event], bool], number: int) -> Callable[[Event], None]:
     """A listener that interrupts its run at the event of a kind that has this number, from 1 on."""
     seen = count(1)
 
     def listen(event: Event) -> None:
-        if isinstance(event, kind) and next(seen) == number:
+        is_one = isinstance(event, kind) if isinstance(kind, type) else kind(event)
+        if is_one and next(seen) == number:
             raise InterruptedError
 
     return listen

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from streamtron import LinearModel, Machine, Settings, certify, fit, run
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import ReadingStarted
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof
@@ -27,6 +26,7 @@ from streamtron.solver.alphas import Alphas
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import least_primal
 from tests.helpers.oracle import Oracle, Row, primal_value
+from tests.helpers.runs import begins
 from tests.helpers.sources import dense, random_rows
 from tests.helpers.svm_text import svm_lines
 
@@ -399,7 +399,7 @@ def test_liblinears_model_of_another_loss_is_certified_for_it(data, tmp_path, so
     proves(proof, mine, min(mine, least_objective(data, C, rho, loss)))
     assert proof.certificate.relative_duality_gap < 1e-4
     assert proof.readings == 1.0
-    scans = [event for event in told if isinstance(event, ReadingStarted)]
+    scans = [event for event in told if begins(event)]
     assert (len(scans) == 1) is (loss == "log_loss")
 
 

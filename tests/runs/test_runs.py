@@ -413,7 +413,7 @@ def test_a_disk_without_room_for_the_states_is_told_with_figures_before_training
     with mounted(tmp_path / "small", f"size={1 << 17}") as small:
         sentence = "states, of 9,000 rows and 300 columns, need 165.6 kB, and"
         one_sentence(here(place, *words), 5, sentence, "kB are free. Make room")
-        assert "ReadingStarted" not in (place / "log").read_text()
+        assert '"step": "train"' not in (place / "log").read_text()
         assert [path.name for path in small.iterdir()] == []
 
 

@@ -13,7 +13,7 @@ import streamtron
 from streamtron import Machine, Settings, certify
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
-from streamtron.core.events import ChunkDone, Event
+from streamtron.core.events import Event, WorkDone
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.runs import store
 from streamtron.runs.report import Outcome
@@ -161,7 +161,7 @@ def test_what_goes_on_with_spoilt_weights_makes_new_ones(spoilt, repair, corpus,
 
 def test_a_state_amid_a_run_with_spoilt_weights_is_refused_in_a_sentence(corpus, tmp_path):
     def stop(event: Event) -> None:
-        if isinstance(event, ChunkDone) and event.reading == 1:
+        if isinstance(event, WorkDone) and event.rows and event.reading == 1:
             raise InterruptedError
 
     settings = Settings(C=5.0, index_base=0, active_set=60_000, tol=1e-6)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.events import ReadingStarted
 from streamtron.data.writers.corpus import generate
 from streamtron.runs.fit import run
 from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.runs.report import Outcome
-from tests.helpers.runs import kept, stopping
+from tests.helpers.runs import begins, kept, stopping
 
 COLUMNS = 3000
 
@@ -47,14 +46,14 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
         return run(place / "many.svm", settings.but(tol=tol), **options)
 
     expected = fit("expected", listen=events.append)
-    begun = [event.reading for event in events if isinstance(event, ReadingStarted)]
+    begun = [event.reading for event in events if begins(event)]
     assert begun.count(0) == 2, "two groups of two"
     for _ in range(len(begun)):  # each time one reading more
         with suppress(InterruptedError):
-            fit("model", listen=stopping(ReadingStarted, 2), resume=True)
+            fit("model", listen=stopping(begins, 2), resume=True)
     events.clear()
     fit("model", resume=True, listen=events.append)
-    assert not any(isinstance(event, ReadingStarted) for event in events), "it had ended"
+    assert not any(begins(event) for event in events), "it had ended"
     assert kept(tmp_path, "model") == kept(tmp_path, "expected")
     finer = fit("model", resume=True, tol=1e-3)
     assert finer.exit_code == 0

@@ -8,7 +8,7 @@ import pytest
 
 from streamtron.core.config import Settings, mini_epoch_limit
 from streamtron.core.errors import SettingsError
-from streamtron.core.events import ChunkDone, Event
+from streamtron.core.events import Event, WorkDone
 from streamtron.solver.paper import alphas_of, choose_b, steps_of, upper_bound
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_data, plain_rows
@@ -76,7 +76,7 @@ def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, p
 
     def listen(event: Event) -> None:
         nonlocal last
-        if isinstance(event, ChunkDone):
+        if isinstance(event, WorkDone) and event.rows:
             last = learner.running.w.tobytes()
 
     train(source, [learner], settings, listen)

@@ -11,7 +11,7 @@ import pytest
 from streamtron.core import signals
 from streamtron.core.config import Settings
 from streamtron.core.errors import FileDamaged
-from streamtron.core.events import ChunkDone, Event
+from streamtron.core.events import Event, WorkDone
 from streamtron.core.sealed import Streamed
 from streamtron.solver.changes import add_rows, begin_change, take_alphas
 from streamtron.solver.checkpoint import Resumed, State
@@ -111,7 +111,7 @@ def test_a_stop_gives_the_reading_up_and_the_last_state_stays(plan, monkeypatch)
     settings, keeper, stop = Settings.from_dict(plan), Keeper(), signals.Signalled(2)
 
     def listen(event: Event) -> None:
-        if isinstance(event, ChunkDone) and event.reading == 2:
+        if isinstance(event, WorkDone) and event.rows and event.reading == 2:
             monkeypatch.setattr("streamtron.solver.train.pending_stop", lambda: stop)
 
     source = make(plan)

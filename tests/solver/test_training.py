@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from streamtron.core.config import Settings
-from streamtron.core.events import Event, Problem, ReadingDone, ReadingStarted
+from streamtron.core.events import Event, Problem, ReadingDone
 from streamtron.solver.reading import problem_of
 from tests.helpers.learners import drawn_data
 from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
+from tests.helpers.runs import begins
 from tests.helpers.sources import ListData, csr, dense, learner_of, random_rows, train, trained
 
 COLUMNS = 6
@@ -107,9 +108,9 @@ def test_every_reading_is_told_with_all_its_rows_and_never_a_worse_bound(make, s
     source = make()
     learner = trained(source, settings, listen=events.append)
     readings = [event for event in events if isinstance(event, ReadingDone)]
-    begun = [event for event in events if isinstance(event, ReadingStarted)]
-    rows, nonzeros = len(source.codes), sum(block.nonzeros for block in source.blocks)
-    assert {(event.rows, event.nonzeros) for event in begun} == {(rows, nonzeros)}
+    begun = [event for event in events if begins(event)]
+    nonzeros = sum(block.nonzeros for block in source.blocks)
+    assert {event.total for event in begun} == {nonzeros}
     assert source.nonzeros_read == (0 if source.hold else len(readings) * nonzeros)
     assert sum(event.mini_epochs for event in readings) == learner.progress.mini_epochs
     assert readings[-1].certificate == learner.certificate

@@ -11,7 +11,7 @@ import pytest
 import streamtron
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
-from streamtron.core.events import Event, ReadingStarted
+from streamtron.core.events import Event
 from streamtron.core.text import (
     METRICS,
     METRICS_OF_MANY,
@@ -23,6 +23,7 @@ from streamtron.runs.memory import DataSize, memory_needed
 from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import BOUNDS, COLUMNS
 from tests.helpers.processes import here, one_sentence
+from tests.helpers.runs import begins
 from tests.helpers.sweep_rows import NAMES, WIDTH, lasting, run_files, write_shard
 
 KINDS = ("multiclass", "multilabel")
@@ -131,7 +132,7 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
     told: list[Event] = []
     grouped = swept(place, "multiclass", train=train, machine=tight, listen=told.append)
     assert lasting(grouped) == lasting(rows)
-    begun = sum(isinstance(event, ReadingStarted) and event.reading == 0 for event in told)
+    begun = sum(begins(event) and event.reading == 0 for event in told)
     assert begun == -(-learners // 7)
 
 
