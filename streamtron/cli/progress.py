@@ -113,9 +113,9 @@ def _bar(watch: Watch) -> Iterator[tuple[Listener, Say]]:
 
 def clock_time(at: float | None = None) -> str:
     """Return a time of the day, with the day if it is more than a day ahead."""
-    now = time.time()
-    at = now if at is None else at
-    return time.strftime("%H:%M:%S" if at < now + 86400 else "%d %b %H:%M", time.localtime(at))
+    moment = time.time()
+    at = moment if at is None else at
+    return time.strftime("%H:%M:%S" if at < moment + 86400 else "%d %b %H:%M", time.localtime(at))
 
 
 def readings_left(event: ReadingDone, scans: Sequence[tuple[int, float]]) -> int | None:
@@ -159,31 +159,31 @@ class Watch:
         if isinstance(event, WorkDone):
             self._observe_step(event, self._clock())
         elif isinstance(event, ReadingDone):
-            now, proven, scans = self._clock(), event.certificate, self._scans[event.problem]
-            self._began, self._solve = now, now - (self._passed or now)
+            moment, proven, scans = self._clock(), event.certificate, self._scans[event.problem]
+            self._began, self._solve = moment, moment - (self._passed or moment)
             if proven is not None:
                 self._gap = f"gap {up(proven.relative_duality_gap, 3)}"
                 scans.append((event.reading, proven.relative_duality_gap))
             self._left[event.problem] = readings_left(event, scans)
 
-    def _observe_step(self, event: WorkDone, now: float) -> None:
+    def _observe_step(self, event: WorkDone, moment: float) -> None:
         self.step, self._speed = event, ""
         if event.step == "fits":
-            self._fits, self._last_fit, self._gap = event, now, ""
+            self._fits, self._last_fit, self._gap = event, moment, ""
             if not event.done:
-                self._first_fit = now
+                self._first_fit = moment
         elif event.reading is None:
             return
         elif event.step == "solving":
-            self._pass, self._passed = now - self._began, now
+            self._pass, self._passed = moment - self._began, moment
         elif not event.done:
-            self._began, self._passed = now, 0.0
+            self._began, self._passed = moment, 0.0
             if event.reading == 0:
                 self._problems = event.problems
                 self._scans.clear()
                 self._left.clear()
         else:
-            seconds = max(now - self._began, 1e-6)
+            seconds = max(moment - self._began, 1e-6)
             self._speed = f"{event.done / 1e6 / seconds:.1f} M nonzeros/s"
             if 10 * event.done >= event.total > 0:
                 self._pass = seconds * event.total / event.done

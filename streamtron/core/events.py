@@ -208,11 +208,11 @@ def now_and_then(every: float = EVERY, *, begins: bool = True) -> Callable[[Even
 
     def is_due(event: Event) -> bool:
         nonlocal due
-        now = time.monotonic()
+        moment = time.monotonic()
         is_new = isinstance(event, WorkDone) and event.reading is not None and not event.done
-        if isinstance(event, WorkDone) and now < due and not (begins and is_new):
+        if isinstance(event, WorkDone) and moment < due and not (begins and is_new):
             return False
-        due = now + every
+        due = moment + every
         return True
 
     return is_due
