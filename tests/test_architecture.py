@@ -46,7 +46,7 @@ OWNERS: dict[str, set[str]] = {
     "rich": {"cli"},
     "jinja2": {"runs.report_page"},
     "onnx": {"model.onnx_graph"},
-    "skl2onnx": {"model.onnx_graph", "model.onnx_steps"},
+    "skl2onnx": {"model.onnx_graph"},
     "skops": {"data.packed", "model.export"},
 }
 """Library → the packages or modules that may import it."""

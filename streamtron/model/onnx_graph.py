@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -185,10 +186,8 @@ def _behind(transformer: Transformer, graph: Any) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from streamtron.model.onnx_steps import convertible
-
-            made = convertible(transformer.estimator)
-            head = skl2onnx.to_onnx(made, initial_types=inputs, target_opset=_OPSETS)
+            estimator = transformer.estimator
+            head = skl2onnx.to_onnx(estimator, initial_types=inputs, target_opset=_OPSETS)
             for node in head.graph.node:
                 if node.op_type == "StringNormalizer":
                     _set(node, "locale", LOCALE)
@@ -246,16 +245,18 @@ def _check(model: LinearModel, transformer: Transformer, graph: Any, rows: Any) 
 
 
 def onnx_inputs(transformer: Transformer, rows: Any) -> dict[str, NDArray[Any]]:
-    """Return raw rows as the inputs of the graph: numbers as float32, NaN where one is missing, and
-    text, "" where it is; shape (rows, 1)."""
+    """Return raw rows as the inputs of the graph, shape (rows, 1): numbers as float32, with NaN for
+    missing ones, categories as text, with "nan" for these, and documents, with ""."""
     from streamtron.model.scoring import raw_columns
 
-    columns = raw_columns(transformer, rows)
+    columns, missing = raw_columns(transformer, rows), defaultdict(str, category="nan")
     return {
         name: (
             np.asarray(columns[name], np.float32)
             if kind == "number"
-            else np.array(["" if x is None or x != x else x for x in columns[name]], object)
+            else np.array(
+                [missing[kind] if x is None or x != x else x for x in columns[name]], object
+            )
         ).reshape(-1, 1)
         for name, kind in transformer.inputs
     }
