@@ -23,7 +23,7 @@ from streamtron.runs.learners import Training, make_learners, train_in_time
 from streamtron.runs.memory import DataSize, fits_in_memory, size_of
 from streamtron.solver.alphas import Alphas, Pieces, SavedAlphas, saved_at, split, write_first_state
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.learner import Learner, choose_mode, hold_elsewhere, leave_alphas
+from streamtron.solver.learner import Learner, choose_visits, hold_elsewhere, leave_alphas
 from streamtron.solver.many_parts import ManyParts
 from streamtron.solver.part import START_GAP, Part
 from streamtron.solver.stopping import reopen
@@ -271,7 +271,7 @@ def plan_changed(job: PartsTraining, learners: list[Learner], staying: Sequence[
     for number, (learner, pieces) in enumerate(zip(learners, staying, strict=True)):
         progress = learner.progress
         learner.best.propose(learner.best.augmented)
-        choose_mode(learner, "scan")
+        choose_visits(learner, False)
         leave_alphas(learner, Alphas())
         hold_elsewhere(learner, 0)
         which = number if settings.one_vs_rest else None

@@ -63,7 +63,7 @@ class Scans:
             ReadingDone(
                 self.reading,
                 learner.progress.reports[-1].name,
-                learner.progress.mode,
+                "train" if learner.progress.visits else "scan",
                 0,
                 mini_epochs,
                 learner.rows_held,

@@ -20,15 +20,15 @@ from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
     begin_again,
-    choose_mode,
+    choose_visits,
     enter,
     release_rows,
     replace_alphas,
     scan_next,
     train_next,
 )
+from streamtron.solver.memory import Memory
 from streamtron.solver.reading import solve_in_memory, tell_done, visit_rows
-from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, conclude
 
 
@@ -75,9 +75,9 @@ def add_rows(
     is row ``first_row`` of all.
     """
     for learner in learners:
-        choose_mode(learner, "train")
-        enter(learner, Regime.BLOCKS)
-        learner.progress.begin_reading(0, learner.mode)
+        choose_visits(learner, True)
+        enter(learner, Memory.BUFFERS)
+        learner.progress.begin_reading(0, visits=True)
     for chunk in _read(data, first_row, listen, 0, "new rows", len(learners)):
         positions = order.visiting_order(settings, 0, chunk)
         for learner in learners:
@@ -92,7 +92,7 @@ def add_rows(
             alphas = learner.alphas.take_ranges(chunk.ranges)
             frozen.scan(chunk.rows, learner.targets(chunk), alphas, learner.augmentation)
     for learner, frozen in scans:
-        learner.progress.begin_reading(1, learner.mode)
+        learner.progress.begin_reading(1, visits=True)
         certify(learner, frozen)
         conclude(learner)
         tell_done(1, rows, learner, listen)

@@ -24,9 +24,9 @@ from streamtron.core.sealed import Streamed
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion
 from streamtron.solver.learner import Learner, take_center
+from streamtron.solver.memory import Memory
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime
 from streamtron.solver.vectors import dense
 from streamtron.solver.weights import WeightState
 
@@ -114,7 +114,7 @@ class State:
         learner = make(encoded["positive"])
         fields = decode(encoded["fields"], self.arrays)
         _validate(learner, fields)
-        vars(learner).update(fields, regime=Regime(fields["regime"]))
+        vars(learner).update(fields, memory=Memory(fields["memory"]))
         take_center(learner, float(encoded["center"]))
         learner.progress.restart_clock(learner.progress.seconds)
         for report in learner.progress.reports:

@@ -26,15 +26,15 @@ from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_d
 from streamtron.solver.learner import (
     Learner,
     begin_quadratic,
-    choose_mode,
+    choose_visits,
     end_quadratic,
     enter,
 )
+from streamtron.solver.memory import ROUNDING_GAP, Memory
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import NarrowRows, fitting
 from streamtron.solver.scan import alphas_of_slopes, margins_at
-from streamtron.solver.stages import ROUNDING_GAP, Regime
 from streamtron.solver.targets import Targets
 
 KEPT = (0.5, 0.8)
@@ -239,7 +239,7 @@ def leave_if_stalled(learner: Learner) -> None:
         stalled = outside is not None and outside.fixed and _fills(outside.v)
     else:
         near = known is None or known.relative_duality_gap <= gap
-        near |= learner.regime != Regime.FEW_COLUMNS or learner.elsewhere is not None
+        near |= learner.memory != Memory.FEW_COLUMNS or learner.elsewhere is not None
         stalled = not near and learner.progress.reading >= readings
     if stalled:
         _go_on_with_blocks(learner)
@@ -247,17 +247,17 @@ def leave_if_stalled(learner: Learner) -> None:
 
 def _go_on_with_blocks(learner: Learner) -> None:
     end_quadratic(learner)
-    enter(learner, Regime.BLOCKS)
+    enter(learner, Memory.BUFFERS)
 
 
 def follow_blocks(learner: Learner) -> None:
     """Go on with the quadratic where blocks have left a model of few columns."""
     v = learner.best.candidate
-    if not learner.settings.ratio or learner.regime != Regime.BLOCKS or v is None:
+    if not learner.settings.ratio or not learner.in_buffers or v is None:
         return
     if learner.certificate is not None and not _fills(v):
-        enter(learner, Regime.FEW_COLUMNS)
-        choose_mode(learner, "scan")
+        enter(learner, Memory.FEW_COLUMNS)
+        choose_visits(learner, False)
 
 
 def _fills(v: NDArray[np.float64]) -> bool:

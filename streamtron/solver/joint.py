@@ -48,7 +48,6 @@ from streamtron.solver.proximal_newton import (
     slope_along,
     slopes_of,
 )
-from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
@@ -291,7 +290,7 @@ def search(
 def solve_jointly(learner: Learner) -> Rounds[None]:
     """Solve the rows in memory of all parts: all that matter; or a block, the dual variables of all
     other rows fixed."""
-    if learner.regime == Regime.BLOCKS:
+    if learner.in_buffers:
         yield from _solve_block(learner)
         return
     solution: Point[LossTerms] | Optimum[LossTerms]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion, Outside
+from streamtron.solver.memory import IN_BUFFERS, Memory
 from streamtron.solver.progress import (
     KEPT_BY_NEWTON,
     KEPT_BY_VISITS,
@@ -30,15 +30,12 @@ from streamtron.solver.progress import (
 )
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import AT_MARGIN, Frozen, length_of
-from streamtron.solver.stages import IN_BLOCKS, Regime
 from streamtron.solver.targets import TargetRule, Targets
 from streamtron.solver.weights import WeightState, finite, restart
 
 Vector = NDArray[np.float64]
 
 _log = logging.getLogger(__name__)
-
-Mode = Literal["train", "scan"]
 
 
 class Learner:
@@ -68,11 +65,11 @@ class Learner:
         self.alphas = Alphas()
         self.best = BestWeights(np.zeros(columns))
         self.progress = Progress()
-        self.regime = Regime.WORKING_SET
+        self.memory = Memory.WORKING_SET
         self.frozen: Frozen | None = None  # the scan that the current reading makes
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
         self.expansion: Expansion | None = None  # of the quadratic that the candidate solves
-        self.mode: Mode = "train"  # what the current reading, or the next one, does
+        self.visits = True  # whether the current reading, or the next one, visits rows
         self.keepers = np.zeros(0, dtype=np.int64)  # rows that it keeps, whatever a scan finds
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether v may differ from the sum that the α make
@@ -116,9 +113,14 @@ class Learner:
         return 1.0 / math.sqrt(2.0 * dual) if self.has_margins and dual > 0.0 else None
 
     @property
+    def in_buffers(self) -> bool:
+        """Whether memory holds a buffer of the rows that matter, for they do not fit."""
+        return self.memory == Memory.BUFFERS
+
+    @property
     def complete(self) -> bool:
         """Whether memory holds every row of the data."""
-        return self.regime == Regime.ALL_ROWS
+        return self.memory == Memory.ALL_ROWS
 
     @property
     def rows_held(self) -> int:
@@ -155,10 +157,10 @@ def freeze(learner: Learner, w: Vector, bias: float, threshold: float = AT_MARGI
 
 def start_reading(learner: Learner, reading: int, frozen: Frozen | None) -> None:
     """Begin a reading, which scans the weights that are fixed for it, if there are any."""
-    learner.progress.begin_reading(reading, learner.mode)
+    learner.progress.begin_reading(reading, visits=learner.visits)
     learner.frozen = frozen
-    if learner.regime == Regime.BLOCKS:
-        learner.regime = Regime.WORKING_SET
+    if learner.in_buffers:
+        learner.memory = Memory.WORKING_SET
     if not learner.complete:
         learner.active.clear()
 
@@ -183,9 +185,9 @@ def take_solution(
     their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best
     progress.count_work(newton_steps=newton_steps)
-    known = learner.regime == Regime.ALL_ROWS and learner.has_margins
+    known = learner.complete and learner.has_margins
     progress.primal = primal if known else math.inf
-    if learner.regime != Regime.BLOCKS:
+    if not learner.in_buffers:
         best.candidate = candidate
     elif candidate is not None:
         best.candidate = best.average.add(candidate)
@@ -222,14 +224,14 @@ def hold_elsewhere(learner: Learner, rows: int) -> None:
 def hold_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
     """Hold all rows of the data, which are in memory."""
     learner.active = ActiveSet.of(rows, targets)
-    learner.regime = Regime.ALL_ROWS
+    learner.memory = Memory.ALL_ROWS
 
 
 def release_rows(learner: Learner) -> None:
     """Hold no rows any more. If training continues, the next reading keeps those that matter."""
     learner.active = ActiveSet(learner.settings.active_set_bytes)
     if learner.complete:
-        learner.regime = Regime.WORKING_SET
+        learner.memory = Memory.WORKING_SET
 
 
 def take_center(learner: Learner, center: float) -> None:
@@ -244,24 +246,24 @@ def take_sums(learner: Learner, sums: ScanSums) -> None:
     learner.frozen.scan_sums = sums
 
 
-def choose_mode(learner: Learner, mode: Mode) -> None:
-    """Choose what the next reading does."""
-    learner.mode = mode
+def choose_visits(learner: Learner, visits: bool) -> None:
+    """Choose whether the next reading visits rows, or scans them only."""
+    learner.visits = visits
 
 
-def enter(learner: Learner, regime: Regime) -> None:
+def enter(learner: Learner, memory: Memory) -> None:
     """Note what memory holds from now on."""
-    learner.regime = regime
+    learner.memory = memory
     known = learner.progress.reading or learner.frozen or learner.outside
-    if regime.needs_blocks(learner.loss) and not known:
+    if memory.needs_buffers(learner.loss) and not known:
         loosen_bias(learner)
 
 
 def loosen_bias(learner: Learner) -> None:
-    """Give a bias that is not penalised another feature, for blocks: a large one ties Σ α_k l_k of
-    each block and visit to 0, and hardly any moves. Not amid a scan."""
+    """Give a bias that is not penalised another feature, for buffers: a large one ties Σ α_k l_k of
+    each buffer and visit to 0, and hardly any moves. Not amid a scan."""
     if learner.settings.free:
-        augment(learner, learner.settings.rho * IN_BLOCKS)
+        augment(learner, learner.settings.rho * IN_BUFFERS)
 
 
 def augment(learner: Learner, rho: float) -> None:
@@ -323,19 +325,19 @@ def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
 def scan_next(learner: Learner) -> None:
     """Drop the rows in memory; the next reading scans."""
     release_rows(learner)
-    learner.mode = "scan"
+    learner.visits = False
 
 
 def scan_anew(learner: Learner) -> None:
     """Have the next reading scan the best weights of a learner that goes on and holds no rows."""
     learner.best.propose(learner.best.augmented)
     learner.best.forget_proof()
-    learner.mode, learner.frozen = "scan", None
+    learner.visits, learner.frozen = False, None
 
 
 def train_next(learner: Learner) -> None:
     """Give up the scan; the next reading trains."""
-    learner.mode, learner.frozen = "train", None
+    learner.visits, learner.frozen = True, None
 
 
 def replace_alphas(learner: Learner, alphas: Alphas) -> None:
@@ -353,7 +355,7 @@ def set_weights(learner: Learner, w: Vector, bias: float, alphas: Alphas | None)
     """Set the running weights and the bias weight, and α if there are any, which need not make
     these weights; the next reading scans them."""
     learner.running.w, learner.running.scalars[kernels.BIAS] = w, bias
-    learner.mode, learner.unsummed = "scan", True
+    learner.visits, learner.unsummed = False, True
     if alphas is not None:
         learner.alphas = alphas
 
@@ -367,4 +369,4 @@ def discard_weights(learner: Learner) -> None:
     learner.unsummed = True
     restart(learner.running)
     learner.best.discard()
-    learner.mode = "scan"
+    learner.visits = False

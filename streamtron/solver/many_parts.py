@@ -28,13 +28,13 @@ from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
 from streamtron.solver.learner import Learner, enter, hold_elsewhere, take_sums
+from streamtron.solver.memory import Memory
 from streamtron.solver.part import Part
 from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
 from streamtron.solver.reading import solve_in_memory
-from streamtron.solver.stages import Regime
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.train import Checkpointer, Trainer, obey_stop
-from streamtron.solver.working_set import choose_regime
+from streamtron.solver.working_set import choose_memory
 
 
 class ManyParts(Trainer):
@@ -69,15 +69,15 @@ class ManyParts(Trainer):
         for learner in learners:
             hold_elsewhere(learner, 0)
             if all(held):
-                enter(learner, Regime.ALL_ROWS)
+                enter(learner, Memory.ALL_ROWS)
             elif learner.complete or not learner.progress.readings:
-                choose_regime(learner, [Block(0, self._rows, self._nonzeros)])
+                choose_memory(learner, [Block(0, self._rows, self._nonzeros)])
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
         """Have learners take all rows in all parts, or begin with the local starts of the parts."""
-        regime = learners[0].regime
-        if _is_new(learners[0]) and regime in (Regime.ALL_ROWS, Regime.FEW_COLUMNS):
-            for learner, start in zip(learners, self._parts(Part.start, regime), strict=True):
+        memory = learners[0].memory
+        if _is_new(learners[0]) and memory in (Memory.ALL_ROWS, Memory.FEW_COLUMNS):
+            for learner, start in zip(learners, self._parts(Part.start, memory), strict=True):
                 hold_elsewhere(learner, start.held)
                 mean = start.weights / self._number
                 learner.best.propose(mean)
@@ -93,11 +93,11 @@ class ManyParts(Trainer):
         """Have the parts settle and save their α; a certificate is of those before visits."""
         numbered, settlements = self._numbered(learners), []
         for number, learner in numbered.items():
-            take_back = learner.finished is not None and learner.mode == "train"
+            take_back = learner.finished is not None and learner.visits
             if take_back and learner.frozen is not None:
                 learner.running.settle_scanned(learner.frozen.scan_sums)
             v = None
-            if learner.finished is None and learner.regime in (Regime.ALL_ROWS, Regime.WORKING_SET):
+            if learner.finished is None and learner.memory in (Memory.ALL_ROWS, Memory.WORKING_SET):
                 v = learner.best.candidate
             settlements.append(Settlement(number, v, take_back))
             self._readings[number] = self.reading
@@ -137,7 +137,7 @@ class ManyParts(Trainer):
         from there."""
         self._take_moves(learners)
         for learner in learners.values():
-            enter(learner, Regime.BLOCKS)
+            enter(learner, Memory.BUFFERS)
         solves = {number: solve_in_memory(learner) for number, learner in learners.items()}
         in_lockstep(self._parts, solves, self.learners[0].columns + 1)
         steps = [
@@ -159,7 +159,7 @@ class ManyParts(Trainer):
 
 def _is_new(learner: Learner) -> bool:
     """Tell whether a learner has not read, nor has anything to scan."""
-    return not learner.progress.readings and learner.mode == "train"
+    return not learner.progress.readings and learner.visits
 
 
 def _plan(number: int, learner: Learner) -> ReadingPlan:
@@ -167,11 +167,11 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     frozen = learner.frozen
     return ReadingPlan(
         number,
-        learner.regime,
+        learner.memory,
         None if frozen is None else frozen.w,
         0.0 if frozen is None else frozen.bias,
         learner.augmentation,
-        learner.running.dual_point if learner.mode == "train" else None,
+        learner.running.dual_point if learner.visits else None,
     )
 
 
@@ -180,7 +180,7 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
     hold_elsewhere(learner, reading_sums.held)
     for scan_sums in reading_sums.sums:
         take_sums(learner, scan_sums)
-    if Regime.BLOCKS in reading_sums.regimes:
-        enter(learner, Regime.BLOCKS)
+    if Memory.BUFFERS in reading_sums.memories:
+        enter(learner, Memory.BUFFERS)
     if learner.outside is not None:
         learner.outside.take(reading_sums.quadratic)

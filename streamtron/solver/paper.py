@@ -30,15 +30,15 @@ from streamtron.core.text import format_size
 from streamtron.solver import order
 from streamtron.solver.learner import (
     Learner,
-    choose_mode,
+    choose_visits,
     end_stage,
     enter,
     freeze,
     leave_scan,
     start_reading,
 )
+from streamtron.solver.memory import Memory
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import Regime
 from streamtron.solver.stopping import certify, stop_at_limit
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Targets
@@ -91,7 +91,7 @@ class Margitron(OnePart):
     def begin_reading(self, learner: Learner, reading: int) -> None:
         """Fix the weights of a reading that scans, wholly or until it meets a row to add."""
         frozen, running = None, learner.running
-        if reading > 0 and (learner.mode == "scan" or learner.settings.faithful):
+        if reading > 0 and (not learner.visits or learner.settings.faithful):
             scale = scale_of(running)
             frozen = freeze(learner, scale * running.w, scale * running.bias)
             frozen.beside_training = True  # a stays as it is
@@ -108,7 +108,7 @@ class Margitron(OnePart):
         """Certify what was scanned, and end the stage or the run if that allows it; else make
         mini-epochs over the active set."""
         progress, frozen = learner.progress, learner.frozen
-        progress.end_reading(full_epoch=learner.mode == "train")
+        progress.end_reading(full_epoch=learner.visits)
         proven = None
         if frozen is not None:
             if learner.settings.hard:
@@ -140,7 +140,7 @@ class Margitron(OnePart):
                 frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
             if faithful and not self._seen[number].mistakes:
                 return
-        if learner.mode == "train":
+        if learner.visits:
             leave_scan(learner)
             positions = np.arange(len(chunk))
             if not faithful:
@@ -188,7 +188,7 @@ def _hold(learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targ
                 f"the active set is over its budget of {format_size(active.budget)}, and --faithful"
                 " keeps every misclassified row. Give a larger --active-set."
             )
-        enter(learner, Regime.BLOCKS)
+        enter(learner, Memory.BUFFERS)
 
 
 def _continue(learner: Learner) -> None:
@@ -197,10 +197,10 @@ def _continue(learner: Learner) -> None:
     if progress.full_epochs >= epoch_limit(settings):
         stop_at_limit(learner, learner.frozen)
         return
-    scanned, full = learner.mode == "scan", learner.regime == Regime.BLOCKS
+    scanned, full = not learner.visits, learner.in_buffers
     if scanned:
         progress.count_full_epoch()
-    choose_mode(learner, "train" if settings.faithful or (scanned and full) else "scan")
+    choose_visits(learner, settings.faithful or (scanned and full))
     if not len(active):
         return
     counts, moved = learner.alphas.take(active.numbers), np.zeros(len(active), dtype=np.uint8)

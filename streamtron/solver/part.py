@@ -22,6 +22,7 @@ from streamtron.solver import few_columns, order
 from streamtron.solver.alphas import saved_at
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, enter
+from streamtron.solver.memory import Memory
 from streamtron.solver.part_problem import (
     LocalStart,
     PartProblem,
@@ -30,7 +31,6 @@ from streamtron.solver.part_problem import (
     Settlement,
 )
 from streamtron.solver.reading import begin_reading, show_chunk, solve_blocks, solve_in_memory
-from streamtron.solver.stages import Regime
 from streamtron.solver.train import size_of
 from streamtron.solver.working_set import hold_all
 
@@ -77,16 +77,16 @@ class Part:
         return PartSize(*size_of(self.data.blocks), [self.data.held is not None])
 
     @changes_part
-    def start(self, regime: Regime) -> tuple[LocalStart, ...]:
+    def start(self, memory: Memory) -> tuple[LocalStart, ...]:
         """Train on the part's rows alone: solve them in memory, or read them once and solve those
         near the margin with one quadratic of the others."""
         learners = [problem.learner for problem in self.problems]
-        if regime == Regime.ALL_ROWS:
+        if memory == Memory.ALL_ROWS:
             hold_all(learners, self.data)
         for learner in learners:
-            enter(learner, regime)
+            enter(learner, memory)
             begin_reading(learner, 0)
-        if regime == Regime.FEW_COLUMNS:
+        if memory == Memory.FEW_COLUMNS:
             groups = order.reading_order(self._settings, 0, self.data, mixed=True)
             for chunk in self.data.chunks(groups):
                 for take in show_chunk(chunk, learners):
@@ -160,10 +160,10 @@ class Part:
         self._reading, self._numbers = number, [plan.problem for plan in plans]
         problems = [self.problems[plan.problem] for plan in plans]
         for problem, plan in zip(problems, plans, strict=True):
-            if plan.regime == Regime.ALL_ROWS and not problem.learner.complete:
+            if plan.memory == Memory.ALL_ROWS and not problem.learner.complete:
                 hold_all([problem.learner], self.data)
             problem.begin_reading(number, plan)
-            if plan.regime == Regime.FEW_COLUMNS:
+            if plan.memory == Memory.FEW_COLUMNS:
                 few_columns.begin(problem.learner)
         self._waits, self._ended = True, False
         self._chunks = self._take([problem.learner for problem in problems])

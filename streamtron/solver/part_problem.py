@@ -13,8 +13,8 @@ from streamtron.solver.alphas import Alphas, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.learner import Learner, augment, freeze, take_center
+from streamtron.solver.memory import Memory
 from streamtron.solver.progress import BestWeights
-from streamtron.solver.stages import Regime
 from streamtron.solver.targets import relaxed, to_alphas
 from streamtron.solver.weights import DualPoint, WeightState
 
@@ -34,7 +34,7 @@ class ReadingPlan(NamedTuple):
     ``start`` : the dual point of all parts from which rows are visited; None = none are visited."""
 
     problem: int
-    regime: Regime
+    memory: Memory
     w: Vector | None
     bias: float
     rho: float
@@ -43,11 +43,11 @@ class ReadingPlan(NamedTuple):
 
 class ReadingSums(NamedTuple):
     """The sums of a scan at fixed weights, if there was one; the rows in memory after it; each
-    part's regime; and where columns are few, the quadratic of the rows outside memory."""
+    part's memory; and where columns are few, the quadratic of the rows outside memory."""
 
     sums: tuple[ScanSums, ...]
     held: int
-    regimes: list[Regime]
+    memories: list[Memory]
     quadratic: QuadraticSums
 
 
@@ -99,13 +99,13 @@ class PartProblem(PartLoss):
         if plan.w is not None:
             learner.frozen = freeze(learner, plan.w, plan.bias)
             learner.frozen.beside_training = visits
-        learner.mode, learner.running = "scan", WeightState(learner.columns)
+        learner.visits, learner.running = False, WeightState(learner.columns)
         self._certified = None
         if plan.start is not None:
-            learner.mode, self._certified = "train", Alphas.of(learner.alphas.nonzero())
+            learner.visits, self._certified = True, Alphas.of(learner.alphas.nonzero())
             self.start_visits(plan.start)
-        if plan.regime != Regime.ALL_ROWS:
-            learner.regime = plan.regime
+        if plan.memory != Memory.ALL_ROWS:
+            learner.memory = plan.memory
             learner.active.clear()
 
     def end_reading(self) -> ReadingSums:
@@ -114,7 +114,7 @@ class PartProblem(PartLoss):
         learner.frozen, learner.running, self._base = None, WeightState(learner.columns), None
         self.renew()
         sums = () if frozen is None else (frozen.scan_sums,)
-        return ReadingSums(sums, len(learner.active), [learner.regime], self._sum_rest())
+        return ReadingSums(sums, len(learner.active), [learner.memory], self._sum_rest())
 
     def settle(self, settlement: Settlement) -> None:
         """End a reading, whose solves are done; see ``Settlement``."""
@@ -125,7 +125,7 @@ class PartProblem(PartLoss):
             alpha = self.alpha(self.margins_of(v))
             learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.most))
         self._certified = None
-        keeps = learner.regime == Regime.WORKING_SET
+        keeps = learner.memory == Memory.WORKING_SET
         learner.keepers = np.sort(learner.active.numbers[: None if keeps else 0])
 
     def save(self, path: str, rows: int) -> None:
@@ -168,7 +168,7 @@ class PartProblem(PartLoss):
         """Take out the quadratic of the rows outside memory."""
         learner, outside = self.learner, self.learner.outside
         learner.outside = None
-        if learner.regime != Regime.FEW_COLUMNS:
+        if learner.memory != Memory.FEW_COLUMNS:
             return NO_QUADRATIC
         return (outside or Outside(np.zeros(learner.columns + 1), 0.0)).sums
 

@@ -18,10 +18,10 @@ from streamtron.core.rows import Data, make_rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.ascent import solve
 from streamtron.solver.learner import Learner
+from streamtron.solver.memory import ROUNDING_GAP
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem
 from streamtron.solver.weights import WeightState
 from streamtron.solver.working_set import hold_all
@@ -39,7 +39,7 @@ class EarlierData:
     average: NDArray[np.float64]
     """the weights, augmented: each call's best ones, averaged over the rows that it brought"""
     rho: float
-    """the feature of the bias in both, which a fit may have chosen: see ``IN_BLOCKS``"""
+    """the feature of the bias in both, which a fit may have chosen: see ``IN_BUFFERS``"""
     calls: int = 1
 
     @classmethod

@@ -120,8 +120,6 @@ class Progress:
     """the number of the current reading"""
     readings: int = 0
     """readings completed"""
-    concluded: bool = False
-    """whether the current reading has been concluded"""
     full_epochs: int = 0
     mini_epochs: int = 0
     primal: float = math.inf
@@ -141,8 +139,8 @@ class Progress:
     """the part of the memory budget that rows keep after the last buffer"""
     crawls: bool = False
     """whether a buffer of this reading was left to Newton's method"""
-    mode: str = "train"
-    """what the current reading does"""
+    visits: bool = True
+    """whether the current reading visits rows, or scans them only"""
     told: list[int] = field(default_factory=lambda: [0, 0, 0])
     """stages that have ended, updates and mini-epochs, when ``done_since`` was last asked"""
     _began: float = field(default_factory=time.perf_counter)
@@ -185,9 +183,9 @@ class Progress:
         self.gained = [0.0, 0.0]
         self.reports.append(StageReport(name, settings.variant, b, _updates_before=updates))
 
-    def begin_reading(self, number: int, mode: str) -> None:
+    def begin_reading(self, number: int, *, visits: bool) -> None:
         """Begin a reading."""
-        self.reading, self.mode, self.concluded = number, mode, False
+        self.reading, self.visits = number, visits
         self.gained, self.kept, self.crawls = [0.0, 0.0], KEPT_BY_NEWTON, False
 
     def done_since(self, updates: int) -> tuple[list[StageReport], int, int]:
@@ -202,7 +200,6 @@ class Progress:
     def end_reading(self, *, full_epoch: bool) -> None:
         """Count a reading whose rows have all been taken; ``full_epoch`` : it has trained."""
         self.readings += 1
-        self.concluded = True
         if full_epoch:
             self.count_full_epoch()
 

@@ -19,7 +19,7 @@ from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
-    choose_mode,
+    choose_visits,
     freeze,
     loosen_bias,
     replace_alphas,
@@ -27,8 +27,8 @@ from streamtron.solver.learner import (
     take_solution,
     take_visits,
 )
+from streamtron.solver.memory import IN_BUFFERS, Memory
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import IN_BLOCKS, Regime
 from streamtron.solver.stopping import (
     certify,
     conclude,
@@ -45,17 +45,17 @@ Vector = NDArray[np.float64]
 
 
 def begin_reading(learner: Learner, reading: int) -> None:
-    """Prepare a reading: it visits rows as they pass ("train"), or scans them at fixed weights
-    ("scan"). Where the working set does not fit, both: rows are visited, and the weights of the
-    reading before are certified."""
-    if learner.regime == Regime.BLOCKS:
+    """Prepare a reading: it visits rows as they pass, or scans them at fixed weights. Where the
+    working set does not fit, both: rows are visited, and the weights of the reading before are
+    certified."""
+    if learner.in_buffers:
         loosen_bias(learner)
-    beside = learner.regime == Regime.BLOCKS and learner.mode == "train"
+    beside = learner.in_buffers and learner.visits
     frozen = None
-    if beside or learner.mode == "scan":
+    if beside or not learner.visits:
         frozen = _freeze_best(learner, beside_training=beside)
     start_reading(learner, reading, frozen)
-    if learner.regime == Regime.FEW_COLUMNS:
+    if learner.memory == Memory.FEW_COLUMNS:
         few_columns.begin(learner)
 
 
@@ -92,7 +92,7 @@ Take = tuple[Learner, Callable[[], Iterator[None]]]
 def show_chunk(chunk: Chunk, learners: Sequence[Learner]) -> list[Take]:
     """Show a chunk to all learners of a reading; return what each of them is to do with it."""
     positions = None
-    if any(learner.mode == "train" for learner in learners):
+    if any(learner.visits for learner in learners):
         positions = order.visiting_order(learners[0].settings, learners[0].progress.reading, chunk)
     return [(learner, partial(take_chunk, learner, chunk, positions)) for learner in learners]
 
@@ -117,10 +117,10 @@ def take_chunk(
     if frozen is not None:
         alphas = alphas_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
-        if learner.mode == "scan":
+        if not learner.visits:
             if learner.complete:
                 return iter(())
-            if learner.regime == Regime.FEW_COLUMNS:
+            if learner.memory == Memory.FEW_COLUMNS:
                 few_columns.take_rows(learner, chunk.rows, targets)
                 return iter(())
             if len(learner.keepers):
@@ -145,7 +145,7 @@ def visit_rows(
 ) -> Iterator[None]:
     """Update the running weights and α by a step of coordinate ascent a row. Yields where
     memory is full; see ``take_chunk``."""
-    if learner.regime == Regime.FEW_COLUMNS:
+    if learner.memory == Memory.FEW_COLUMNS:
         few_columns.take_rows(learner, chunk.rows, targets)
         return
     alphas = learner.alphas.take_ranges(chunk.ranges)
@@ -163,7 +163,7 @@ def visit_rows(
 
 def finish_reading(learner: Learner) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
-    learner.progress.end_reading(full_epoch=learner.mode == "train" and not learner.complete)
+    learner.progress.end_reading(full_epoch=learner.visits and not learner.complete)
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner)
@@ -179,21 +179,21 @@ def continue_training(learner: Learner) -> Solve:
     if learner.progress.full_epochs >= epoch_limit(learner.settings):
         stop_at_limit(learner, learner.frozen)
         return
-    if learner.mode == "scan" or learner.complete:
+    if not learner.visits or learner.complete:
         learner.progress.count_full_epoch()
     few_columns.leave_if_stalled(learner)
-    blocks = learner.regime == Regime.BLOCKS
+    blocks = learner.in_buffers
     trains = blocks and not (learner.frozen is not None and promises_tolerance(learner))
-    choose_mode(learner, "train" if trains else "scan")
+    choose_visits(learner, trains)
     yield from solve_in_memory(learner)
     few_columns.follow_blocks(learner)
 
 
 def solve_in_memory(learner: Learner) -> Solve:
     """Solve the rows in memory."""
-    active, settings, regime = learner.active, learner.settings, learner.regime
+    active, settings, memory = learner.active, learner.settings, learner.memory
     parts = learner.elsewhere is not None
-    if regime == Regime.FEW_COLUMNS:
+    if memory == Memory.FEW_COLUMNS:
         minimise = minimise_jointly if parts else few_columns.minimise_held
         yield from few_columns.finish(learner, minimise)
         return
@@ -202,7 +202,7 @@ def solve_in_memory(learner: Learner) -> Solve:
         return
     if not len(active):
         return
-    mini_epochs, blocks = mini_epoch_limit(settings), regime == Regime.BLOCKS
+    mini_epochs, blocks = mini_epoch_limit(settings), memory == Memory.BUFFERS
     if blocks and _visit_buffer(learner):
         return
     known = learner.best if learner.certificate and not blocks else None
@@ -212,7 +212,7 @@ def solve_in_memory(learner: Learner) -> Solve:
         solution = proximal.solve_held(learner, problem, known)
     else:
         best = None if known is None else known.augmented
-        large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move v
+        large = learner.augmentation > IN_BUFFERS * settings.rho  # with which visits hardly move v
         gap = worthwhile_gap(learner)
         solution = solve(
             problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
@@ -233,7 +233,7 @@ def _visits_buffers(learner: Learner) -> bool:
     """Whether the rows of a buffer are visited before Newton's method is thought of; many parts
     solve theirs together."""
     settings = learner.settings
-    large = learner.augmentation > IN_BLOCKS * settings.rho  # with which visits hardly move v
+    large = learner.augmentation > IN_BUFFERS * settings.rho  # with which visits hardly move v
     return settings.parts is None and not settings.ratio and not large
 
 
@@ -270,7 +270,7 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
         ReadingDone(
             reading,
             ", ".join(stage.name for stage in stages),
-            progress.mode,
+            "train" if progress.visits else "scan",
             updates,
             mini_epochs,
             learner.rows_held,

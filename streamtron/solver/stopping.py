@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from streamtron.core.config import epoch_limit
-from streamtron.solver.learner import Learner, choose_mode, end_stage, take_scan
+from streamtron.solver.learner import Learner, choose_visits, end_stage, take_scan
+from streamtron.solver.memory import ROUNDING_GAP
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stages import ROUNDING_GAP, Regime
 
 MARGIN_OF_TOLERANCE = 0.95
 """All rows in memory are solved to this part of the tolerance: rounding then does not lift the
@@ -57,7 +57,7 @@ def promises_tolerance(learner: Learner) -> bool:
 def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
     """End the run at the epoch limit, after one more reading if this one proved nothing."""
     if frozen is None:
-        choose_mode(learner, "scan")
+        choose_visits(learner, False)
     else:
         end_stage(learner, "epoch limit", f"the limit of {learner.settings.max_epochs} full epochs")
 
@@ -91,11 +91,11 @@ def worthwhile_gap(learner: Learner) -> float:
     if they are all rows; half of it, or a tenth of the last certified gap (a hundredth if the loss
     is not quadratic), if all others have α = 0; a twentieth of it, or SOLVED times the last gap,
     if they are a block."""
-    if learner.regime == Regime.ALL_ROWS:
+    if learner.complete:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
     target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
     left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
-    if learner.regime == Regime.BLOCKS:
+    if learner.in_buffers:
         return max(0.1 * target, (SOLVED_OF_NUMBERS if learner.loss.numbers else SOLVED) * left)
     return max(target, (0.1 if learner.has_margins else 0.01) * left)
 

@@ -39,7 +39,7 @@ from streamtron.solver.reading import (
     tell_done,
 )
 from streamtron.solver.subproblem import Solve
-from streamtron.solver.working_set import choose_regime, hold_all
+from streamtron.solver.working_set import choose_memory, hold_all
 
 
 def train(trainer: Trainer, resumed: Resumed | None = None) -> None:
@@ -151,7 +151,8 @@ class Trainer(ABC):
 
     def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
         """Tell what a reading is for, how much there is to read, and how many wait for it."""
-        self._purpose = " and ".join(sorted({learner.mode for learner in learners}))
+        purposes = {"train" if learner.visits else "scan" for learner in learners}
+        self._purpose = " and ".join(sorted(purposes))
         self.tell(reading, self._purpose)
 
     def tell(self, reading: int, step: str, rows: int = 0, nonzeros: int = 0) -> None:
@@ -202,7 +203,7 @@ class OnePart(Trainer):
         hold_all(learners if self._data.held is not None else [], self._data)
         for learner in learners if self._data.held is None else ():
             if learner.complete or not learner.progress.readings:
-                choose_regime(learner, self._data.blocks)
+                choose_memory(learner, self._data.blocks)
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
         """Have learners take all chunks; those that hold all rows solve them before any scan."""

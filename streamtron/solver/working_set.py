@@ -14,8 +14,8 @@ from streamtron.core.rows import Block, Chunk, Data, Rows
 from streamtron.core.text import format_size
 from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner, enter, hold_rows
+from streamtron.solver.memory import Memory
 from streamtron.solver.row_store import fitting
-from streamtron.solver.stages import Regime
 from streamtron.solver.targets import Targets, cut_alphas
 
 NEAR = 1.25
@@ -26,12 +26,12 @@ cost memory, fewer come back as violators of the next scan."""
 NONE = np.zeros(0)
 
 
-def choose_regime(learner: Learner, blocks: Sequence[Block]) -> None:
+def choose_memory(learner: Learner, blocks: Sequence[Block]) -> None:
     """Choose what memory is to hold of data of these blocks, of which it has not all rows."""
     if few_columns.worthwhile(learner, blocks):
-        enter(learner, Regime.FEW_COLUMNS)
+        enter(learner, Memory.FEW_COLUMNS)
     else:
-        enter(learner, Regime.WORKING_SET)
+        enter(learner, Memory.WORKING_SET)
 
 
 def hold_all(learners: Sequence[Learner], data: Data) -> None:
@@ -53,7 +53,7 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
 
 def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
     """The α of a chunk's rows: as they are, or, where columns are few, made of the slacks."""
-    if learner.regime == Regime.FEW_COLUMNS:
+    if learner.memory == Memory.FEW_COLUMNS:
         return few_columns.scanned_alphas(learner, chunk, targets)
     alphas = learner.alphas.take_ranges(chunk.ranges)
     balanced = learner.settings.class_weight == "balanced"
@@ -79,8 +79,8 @@ def keep(
                 f"keep every row that matters with the penalty {settings.penalty}. Give --parts 1, "
                 "more workers, or a larger --active-set."
             )
-        enter(learner, Regime.BLOCKS)
-        if learner.mode == "scan" or not len(active):
+        enter(learner, Memory.BUFFERS)
+        if not learner.visits or not len(active):
             return
         yield
         _keep_some(learner)
@@ -107,7 +107,7 @@ def _keep_some(learner: Learner) -> None:
 
 def room(learner: Learner) -> int:
     """Bytes of rows that memory can still take; 0 once a row has not fitted."""
-    return 0 if learner.regime == Regime.BLOCKS else learner.active.budget - learner.active.nbytes
+    return 0 if learner.in_buffers else learner.active.budget - learner.active.nbytes
 
 
 def keep_violators(
@@ -115,5 +115,5 @@ def keep_violators(
 ) -> None:
     """Keep rows that a scan has found, those at positions ``chosen`` first of ``number``, up to one
     that does not fit; ``targets`` are those of ``chosen``."""
-    if learner.regime != Regime.BLOCKS and learner.active.add(rows, chosen, targets) < number:
-        enter(learner, Regime.BLOCKS)
+    if not learner.in_buffers and learner.active.add(rows, chosen, targets) < number:
+        enter(learner, Memory.BUFFERS)

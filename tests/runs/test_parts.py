@@ -511,7 +511,7 @@ CLASSES = (1.0, 3.0, 4.0, 7.0)
 SOME, FEWER = 200_000, 60_000
 """Active sets that hold the rows that matter to each class, and some of these."""
 
-some_regimes = pytest.mark.parametrize(
+some_memories = pytest.mark.parametrize(
     "active_set", [ALL, SOME, pytest.param(FEWER, marks=pytest.mark.slow)]
 )
 
@@ -541,7 +541,7 @@ def trained_many(place: Path, name: str = "one", model: Path | None = None, **ho
     return trained([place / name], model, **{"parts": 4} | many | how)
 
 
-@some_regimes
+@some_memories
 def test_each_class_has_the_weights_of_its_own_fit(four, active_set):
     few = {"active_set": active_set, "tol": 0.02 if active_set == FEWER else 1e-3}
     found = trained_many(four, **few)
@@ -556,7 +556,7 @@ def test_each_class_has_the_weights_of_its_own_fit(four, active_set):
     assert found.report["rounds"] < 0.6 * rounds
 
 
-@some_regimes
+@some_memories
 def test_threads_lost_parts_and_a_client_that_died_change_no_class(four, active_set, tmp_path):
     few = {"active_set": active_set, "tol": 0.04, "max_epochs": 4, "class_weight": "balanced"}
     alone = no_bit_changes(

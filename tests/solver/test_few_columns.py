@@ -15,7 +15,7 @@ from streamtron.core.rows import make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
 from streamtron.solver.hessian import Outside, mirror
-from streamtron.solver.stages import Regime
+from streamtron.solver.memory import Memory
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import drawn_data, minimise
 from tests.helpers.optimum import least_primal, of_margins
@@ -93,7 +93,7 @@ def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunk
     [chunk] = source.chunks()
     for cut in (300, 41, 7):
         learner = trained(source, settings)
-        learner.regime, learner.progress.finished = Regime.FEW_COLUMNS, None
+        learner.memory, learner.progress.finished = Memory.FEW_COLUMNS, None
         learner.active.clear()
         few_columns.begin(learner)
         targets = learner.targets(chunk)
@@ -120,7 +120,7 @@ def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunk
 def test_a_tenth_of_the_rows_in_memory_certifies_few_columns_in_few_readings(C, by_label, most):
     source = correlated(4000, by_label=by_label)
     learner = trained(source, Settings(C=C, tol=1e-3, active_set=source.nbytes // 10))
-    assert (learner.finished, learner.regime) == ("certified", Regime.FEW_COLUMNS)
+    assert (learner.finished, learner.memory) == ("certified", Memory.FEW_COLUMNS)
     assert source.nonzeros_read <= most * len(source.rows.indices)
     primal = least_primal(source.rows.values.reshape(-1, 50).astype(np.float64), source.codes, C)
     assert learner.certificate.dual <= primal * (1 + 1e-9)
@@ -143,7 +143,7 @@ def test_a_row_longer_than_memory_is_part_of_the_quadratic():
     source = ListData(csr(plain), labels, block_rows=64)
     settings = Settings(tol=1e-6, active_set=8 * (len(plain[100]) - 1) + 24, max_epochs=20)
     learner = trained(source, settings)
-    assert (learner.finished, learner.regime) == ("certified", Regime.FEW_COLUMNS)
+    assert (learner.finished, learner.memory) == ("certified", Memory.FEW_COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned,
 
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():
     learner = trained(drawn_data(1, 300, 60, block_rows=32), Settings(C=50.0, active_set=8_000))
-    assert (learner.finished, learner.regime) == ("certified", Regime.BLOCKS)
+    assert (learner.finished, learner.memory) == ("certified", Memory.BUFFERS)
 
 
 @pytest.mark.parametrize("C", [0.01, 1.0, 1e4])

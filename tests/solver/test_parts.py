@@ -14,8 +14,8 @@ from streamtron.solver.alphas import SavedAlphas
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner
 from streamtron.solver.many_parts import ManyParts
+from streamtron.solver.memory import Memory
 from streamtron.solver.part import START_GAP, Part
-from streamtron.solver.stages import Regime
 from streamtron.solver.train import train
 from tests.helpers.learners import drawn_data
 from tests.helpers.sources import ListData, learner_of, trained
@@ -78,24 +78,24 @@ def bits_of(learner: Learner) -> tuple[Any, ...]:
 
 WIDE, FEW = (600, 300, 0.05), (600, 12, 0.5)
 
-CASES: dict[str, tuple[Sequence[Any], dict[str, Any], Regime]] = {
-    "all rows": (WIDE, {}, Regime.ALL_ROWS),
-    "few columns": (FEW, {"active_set": 9_000}, Regime.FEW_COLUMNS),
-    "working set": (WIDE, {"active_set": 80_000}, Regime.WORKING_SET),
-    "blocks": (WIDE, {"active_set": 15_000}, Regime.BLOCKS),
-    "log_loss in blocks": (WIDE, {"active_set": 15_000, "loss": "log_loss"}, Regime.BLOCKS),
-    "hinge": (WIDE, {"loss": "hinge"}, Regime.ALL_ROWS),
+CASES: dict[str, tuple[Sequence[Any], dict[str, Any], Memory]] = {
+    "all rows": (WIDE, {}, Memory.ALL_ROWS),
+    "few columns": (FEW, {"active_set": 9_000}, Memory.FEW_COLUMNS),
+    "working set": (WIDE, {"active_set": 80_000}, Memory.WORKING_SET),
+    "blocks": (WIDE, {"active_set": 15_000}, Memory.BUFFERS),
+    "log_loss in blocks": (WIDE, {"active_set": 15_000, "loss": "log_loss"}, Memory.BUFFERS),
+    "hinge": (WIDE, {"loss": "hinge"}, Memory.ALL_ROWS),
 }
 
-cases = pytest.mark.parametrize(("shape", "changes", "regime"), CASES.values(), ids=CASES)
+cases = pytest.mark.parametrize(("shape", "changes", "memory"), CASES.values(), ids=CASES)
 
 
 @cases
-def test_parts_certify_the_optimum_that_one_process_certifies(shape, changes, regime, tmp_path):
+def test_parts_certify_the_optimum_that_one_process_certifies(shape, changes, memory, tmp_path):
     whole = drawn_data(3, *shape, block_rows=32)
     settings = Settings.from_dict({"C": 0.5, "tol": 1e-3, "parts": PARTS, **changes})
     learner = fitted(whole, settings, tmp_path)
-    assert (learner.finished, learner.regime) == ("certified", regime)
+    assert (learner.finished, learner.memory) == ("certified", memory)
     one = trained(
         whole, Settings.from_dict({"C": 0.5, "tol": 1e-6, **changes, "active_set": 10**9})
     )
@@ -111,7 +111,7 @@ def test_parts_certify_the_optimum_that_one_process_certifies(shape, changes, re
 
 @cases
 def test_parts_go_on_from_the_state_after_any_reading_with_the_same_bits(
-    shape, changes, regime, tmp_path
+    shape, changes, memory, tmp_path
 ):
     whole = drawn_data(3, *shape, block_rows=32)
     settings = Settings.from_dict({"C": 0.5, "tol": 1e-3, "parts": PARTS, **changes})
@@ -136,4 +136,4 @@ def test_parts_go_on_from_the_state_after_any_reading_with_the_same_bits(
         local = parts_of(whole, settings, tmp_path / f"after-{number}", scans)
         train(ManyParts(local, [again]), Resumed(state.reading))
         assert bits_of(again) == wanted
-    assert regime == learner.regime
+    assert memory == learner.memory

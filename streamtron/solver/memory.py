@@ -1,4 +1,4 @@
-"""What memory holds, and constants of all its cases."""
+"""What memory holds of the data: all rows, or some of them, and which."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ ROUNDING_GAP = 1e-12
 """A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
 ``benchmarks/rounding.py`` prints by how far rounding widens the bounds."""
 
-IN_BLOCKS = 4.0
-"""ρ of a bias that is not penalised, of rows solved in blocks, beside that of one that is."""
+IN_BUFFERS = 4.0
+"""ρ of a bias that is not penalised, of rows solved in buffers, beside that of one that is."""
 
 
-class Regime(StrEnum):
+class Memory(StrEnum):
     """What a learner's memory holds."""
 
     ALL_ROWS = "all rows"
     """Every row of the data: they are solved, then scanned."""
     WORKING_SET = "working set"
     """The rows with α ≠ 0 and those up to the margin, all of which fit."""
-    BLOCKS = "blocks"
-    """A part of the working set at a time: each block is solved when memory is full."""
+    BUFFERS = "buffers"
+    """A part of the working set at a time: each buffer is solved when memory is full."""
     FEW_COLUMNS = "few columns"
     """The rows nearest the margin; all others are one quadratic (see ``few_columns``)."""
 
-    def needs_blocks(self, loss: Loss) -> bool:
+    def needs_buffers(self, loss: Loss) -> bool:
         """Whether memory does not hold the rows that matter, which may be all of them."""
-        return self == Regime.BLOCKS or (self == Regime.WORKING_SET and not loss.sparse)
+        return self == Memory.BUFFERS or (self == Memory.WORKING_SET and not loss.sparse)
