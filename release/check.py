@@ -19,9 +19,6 @@ from pathlib import Path
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
-FILES = (("train", 2000, 0), ("held-out", 500, 2000), ("new", 100, 2500))
-"""The directories that README names, how many rows they get, and which is the first."""
-
 
 def blocks(language: str) -> list[str]:
     """The fenced blocks of README in a language."""
@@ -41,8 +38,6 @@ def check(wheel: Path, python: str, place: Path) -> None:
     subprocess.run([python, "-m", "venv", place / "env"], check=True)
     [extras] = set(re.findall(r"install '\.(\[[\w,]+\])'", "\n".join(blocks("shell"))))
     run("pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}{extras}")
-    for name, rows, skip in FILES:
-        run("streamtron", "generate", name, "--rows", str(rows), "--skip", str(skip))
     for line in "".join(blocks("sh")).replace("\\\n", "").splitlines():
         run(*shlex.split(line))
     for snippet in blocks("python"):
