@@ -43,7 +43,7 @@ without that penalty (``certificate._price``)."""
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hold everything that decides the model of given rows.
+    """All settings that decide the model of given rows.
 
     The problem is that of LIBLINEAR, with an L2 penalty: minimise
     ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)) (a sum, not a mean), where φ(m) is
@@ -374,7 +374,7 @@ SKLEARN_NAMES |= {"intercept_scaling": "rho", "max_iter": "max_epochs", "random_
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Hold what never changes a bit of the model.
+    """Memory, threads and directories, which never change a bit of the model.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def _has_probabilities(model: StreamtronClassifier) -> bool:
 
 
 class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEstimator):  # type: ignore[misc]
-    """Linear classifier with a proven duality gap; a replacement of ``LinearSVC`` and of
+    """Linear classifier with a proven duality gap; it replaces ``LinearSVC`` and
     ``LogisticRegression``.
 
     Minimises ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)), a sum and not a mean; C_k is C

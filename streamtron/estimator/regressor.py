@@ -15,8 +15,8 @@ from streamtron.estimator.rows import MatrixRows, checked_matrix, row_weights
 
 
 class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # type: ignore[misc]
-    """Linear regression with a proven duality gap; a replacement of ``Ridge``, ``LinearSVR`` and
-    ``HuberRegressor`` of a fixed scale.
+    """Linear regression with a proven duality gap; it replaces ``Ridge``, ``LinearSVR`` and
+    ``HuberRegressor`` with a fixed scale.
 
     Minimises ½‖w‖² + Σ C_k φ(w·x_k + bias − t_k), a sum and not a mean; C_k is C times the row's
     weight. By ``loss``, φ(r) is

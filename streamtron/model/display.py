@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class ModelCertificate(dict[str, Any]):
-    """What is proven of a model, as plain values by name; empty if nothing is.
+    """The certificate of a model, as plain values by name; empty if nothing is proven.
 
-    Of two classes the fields of ``Certificate``, and ``history``: of every reading of the fit its
+    For two classes the fields of ``Certificate``, and ``history``: of every reading of the fit its
     number, the bounds ``lower`` and ``upper`` on the best margin (None unless the loss is the
     squared hinge), the relative duality ``gap``, and whether they are ``proven``. If not, ``upper``
-    is an estimate, for rows were visited while they passed, and there is no lower bound. Of many
-    classes ``relative_duality_gap`` (the widest), ``rows_scanned`` and ``learners``, the
-    certificate of each class.
+    is an estimate, because rows were visited while they passed, and there is no lower bound. With
+    more than two classes ``relative_duality_gap`` (the widest), ``rows_scanned`` and ``learners``,
+    the certificate of each class.
 
     >>> ModelCertificate(relative_duality_gap=0.0021, rows_scanned=1200)
     ModelCertificate(relative duality gap 0.0021, rows 1,200)

@@ -43,7 +43,7 @@ def load_any(
     classes: Sequence[Label] | None = None,
     loss: str | None = None,
 ) -> LinearModel:
-    """Load a streamtron model, a LIBLINEAR model or coefficients, told by the file's first bytes.
+    """Load a streamtron model, a LIBLINEAR model or coefficients; the first bytes say which.
 
     * **LIBLINEAR:** a classifier (``-s`` 0 to 7) of two classes or more, or a model of numbers
       (``-s`` 11 to 13), as ``train`` or ``save_model`` writes it. Its labels, its bias and the

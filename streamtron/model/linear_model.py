@@ -50,7 +50,7 @@ class Direction(NamedTuple):
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class LinearModel:
-    """A linear model of two classes, of many, or of numbers.
+    """A linear model for two classes, for more, or for numbers.
 
     * **Two classes:** ``classes[1]`` where w·x + bias > 0, else ``classes[0]``.
     * **Multiclass:** K ≥ 3 classes, each with weights against the rest; a row gets the class with
@@ -210,7 +210,7 @@ class LinearModel:
         return model_text(self)
 
     def directions(self) -> Iterator[Direction]:
-        """Yield one direction, of many classes one a class, in the order of ``classes``."""
+        """Yield one direction, or with more than two classes one per class, in their order."""
         kept, certificate = self.sparse_weights, self.certificate
         if isinstance(self.bias, float):
             positive = None if self.regression else self.classes[1]

@@ -66,7 +66,7 @@ from streamtron.solver.learner import Learner, set_weights
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proof:
-    """What is proven of a model's weights on these rows; of many classes, of the widest gap.
+    """The bounds proven for weights on these rows; of many classes, of that with the widest gap.
 
     Parameters
     ----------

@@ -79,8 +79,8 @@ def fit(
         table or stream, an iterator of record batches, or a matrix, dense or scipy.sparse; or, with
         a transformer, a list of documents.
     y : the labels of a matrix or of documents, shape (rows,), or those of a data frame.
-    model : also write the model there, its run and the cache beside it in ``MODEL.run``; not
-        for rows in memory.
+    model : also write the model there, and its run with the cache to ``MODEL.run``; not for rows
+        in memory.
     settings : all settings at once, or give them by name (``C=0.5, rho=0, tol=1e-3, …``), as
         ``transformer``, any of scikit-learn from a data frame or documents to a matrix.
     machine : memory, cache directory: what does not change the model.
@@ -134,14 +134,14 @@ def run(
     time_limit: str | float | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Fit, and write model, report and witness where they are named, and a model's run beside it.
+    """Fit, and write the files that are named: model with its run, report, witness.
 
     Parameters
     ----------
     report : file for the report as JSON.
     witness : file for the dual variables, with which ``certify`` needs one reading.
-    facts : what the report has beside.
-    All others are as in ``fit``.
+    facts : further entries of the report.
+    shards, settings and all others : as in ``fit``.
 
     Returns
     -------

@@ -50,7 +50,7 @@ class Scores(NamedTuple):
     bounds: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def columns(self, kind: str) -> dict[str, NDArray[Any]]:
-        """Return what is written of a model of a kind, by name; lists have names in the plural."""
+        """Return the columns to write for a kind of model; lists have names in the plural."""
         columns, many = dict[str, NDArray[Any]](), self.decisions.ndim == 2
         if kind != "regression":
             are_lists = kind == "multilabel" or self.labels.ndim == 2
@@ -97,7 +97,7 @@ def predict(
         proven to give, and between which bounds its decisions are, for which the model must have a
         certificate; with ``proba`` bounds on its probabilities. The best possible model of a
         calibrated one is calibrated in the same way. See ``model.certainty``.
-    top : of many classes only so many, the highest; see ``LinearModel.predict_top``.
+    top : with more than two classes only this many, the highest; see ``LinearModel.predict_top``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
     Raises

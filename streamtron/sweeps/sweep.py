@@ -108,7 +108,7 @@ class Sweep:
         return None if self.outcome is None else self.outcome.report
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the table: a row a candidate, columns as in ``sweeps.trial.COLUMNS``."""
+        """Return the table: one row per candidate, columns as in ``sweeps.trial.COLUMNS``."""
         return table_of(self.trials, self.best)
 
 
@@ -141,9 +141,9 @@ def sweep(
         them, ``folds`` of whole shards (None = up to 5).
     random : number of candidates to draw; None = all combinations.
     two_stage : fit all candidates through the first stage, and only the better ones further.
-    metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: what the best has most of; None =
-        accuracy, of numbers ``"r2"``. The best has least of ``"rmse"``, ``"mae"``, ``"log_loss"``
-        and ``"brier_score"``.
+    metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: the best has the largest; None =
+        accuracy, for numbers ``"r2"``. The best has the smallest ``"rmse"``, ``"mae"``,
+        ``"log_loss"`` or ``"brier_score"``.
     refit : False = with a share of the rows held out, the files are of the fit that was measured,
         on the other rows.
     model, report, witness : files of the best candidate, which is fitted on all rows.

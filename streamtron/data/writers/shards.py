@@ -39,7 +39,7 @@ _TYPES = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
 class Written(NamedTuple):
-    """What came out."""
+    """Rows, nonzeros and bytes that were written."""
 
     rows: int
     nonzeros: int
