@@ -17,7 +17,7 @@ from streamtron.core import kernels
 from streamtron.core.config import Machine, Settings
 from streamtron.core.events import Event, Listener, ReadingDone, WorkDone, ignore
 from streamtron.runs.fit import opened as open_fit
-from streamtron.runs.job import Fitting
+from streamtron.runs.job import Call, Fitting
 
 
 @dataclass
@@ -87,7 +87,7 @@ def opened(
 ) -> Iterator[Fitting]:
     """A fit of candidates whose data are prepared in the cache."""
     machine = Machine(cache_dir=cache, threads=threads)
-    with open_fit(paths, candidates, machine, cache, listen=listen) as fitting:
+    with open_fit(paths, candidates, Call.begin(machine, listen), cache) as fitting:
         yield fitting
 
 

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel as LinearModel
     from streamtron.runs.calibrate import calibrate as calibrate
     from streamtron.runs.certify import certify as certify
+    from streamtron.runs.change import forget as forget
+    from streamtron.runs.change import update as update
     from streamtron.runs.convert import convert as convert
     from streamtron.runs.evaluate import evaluate as evaluate
     from streamtron.runs.explain import explain as explain
     from streamtron.runs.fit import fit as fit
     from streamtron.runs.fit import run as run
-    from streamtron.runs.forget import forget as forget
     from streamtron.runs.predict import predict as predict
     from streamtron.runs.report_page import report as report
-    from streamtron.runs.update import update as update
     from streamtron.sweeps.sweep import sweep as sweep
 
     load = load_any
@@ -56,7 +56,7 @@ _HOME = {
     "explain": "runs.explain",
     "export": "model.export",
     "fit": "runs.fit",
-    "forget": "runs.forget",
+    "forget": "runs.change",
     "generate": "data.writers.corpus",
     "load": "model.import_model",
     "log_events": "core.events",
@@ -64,7 +64,7 @@ _HOME = {
     "report": "runs.report_page",
     "run": "runs.fit",
     "sweep": "sweeps.sweep",
-    "update": "runs.update",
+    "update": "runs.change",
 }
 """Public name → its module."""
 

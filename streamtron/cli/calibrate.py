@@ -26,8 +26,8 @@ def calibrate(model: str, shards: tuple[str, ...], calibration: Any, **where: An
 
     check_files({"model": model}, [*shards, where["scheduler"]])
     with editing_model(model) as edited, executor_of(**where) as executor:
-        calibrated = calibrate_model(edited.model, shards, method=calibration, executor=executor)
-        edited.save(calibrated)
+        calibrated = calibrate_model(edited, shards, method=calibration, executor=executor)
+        calibrated.save(model)
     click.echo(f"{model}: calibrated on {(calibrated.calibration or {})['rows']:,} rows")
     if names := [shard.name for shard in trained_on(run_directory(model), shards)]:
         complain(

@@ -50,7 +50,7 @@ def update(
     Those that the run has already, under any name, are skipped, so a second call changes nothing.
     Those that were forgotten stay so.
     """
-    from streamtron.runs.update import update as update_run
+    from streamtron.runs.change import update as update_run
 
     how: Any = {"mirror": mirror, "window": window, "again": again, "time_limit": time_limit}
     change = partial(update_run, **how)
@@ -91,7 +91,7 @@ def forget(
     rows, the run leaves them out from now on. What is not in the run is listed and is no error, so
     a second call changes nothing.
     """
-    from streamtron.runs.forget import forget as forget_rows
+    from streamtron.runs.change import forget as forget_rows
 
     change = partial(forget_rows, key=key, values=value, rows=rows)
     return _change_run(change, run, shards, report, log, {**given, "rows": rows})

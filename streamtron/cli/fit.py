@@ -154,8 +154,8 @@ def _use(valid: _Rows, calibrate: _Rows, model: LinearModel, method: Any, path: 
 
         with editing_model(path) as edited:
             how = {"method": method, "share": calibrate.share}
-            model = calibrate_model(edited.model, calibrate.paths, **how)
-            edited.save(model)
+            model = calibrate_model(edited, calibrate.paths, **how)
+            model.save(path)
         say(["", f"calibrated on {(model.calibration or {})['rows']:,} {calibrate}"])
     if valid.paths:
         from streamtron.runs.evaluate import evaluate

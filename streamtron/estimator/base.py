@@ -33,6 +33,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
+from streamtron.runs.job import Call
 from streamtron.runs.learners import Training, against_rest, in_order
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import certificate_of, sign_of_learner
@@ -121,8 +122,9 @@ def _train_on_shards(
 
             where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
             open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
-        how: Any = {"classes": known, "listen": listen, "open_parts": open_parts}
-        fitting = stack.enter_context(opened(paths, [settings], machine, cache, **how))
+        call = Call.begin(machine, listen, open_parts)
+        how = paths, [settings], call, cache
+        fitting = stack.enter_context(opened(*how, classes=known))
         data = fitting.data
         check_width(data.width, len(data.labels), machine)
         [learners] = fitting.train()
@@ -271,6 +273,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
         listen = _lines(name_of) if self.verbose else ignore
         plan = plan_memory(settings, machine, size, len(learners))
+        plan.check(settings)
         Training(data, settings, machine, listen, at_once=plan.at_once).train(learners)
         self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import PROBLEM, Machine, Settings
-from streamtron.core.errors import DataError, MachineError, SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
@@ -46,10 +44,8 @@ from streamtron.runs.inputs import (
     reading_from_model,
     with_labels_of,
 )
-from streamtron.runs.learners import ClassWeights, against_rest, class_weights
+from streamtron.runs.learners import against_rest, class_weights
 from streamtron.runs.memory import (
-    WEIGHT_BYTES,
-    Need,
     certificate_memory_needed,
     fits_in_memory,
     most_that_fit,
@@ -57,8 +53,7 @@ from streamtron.runs.memory import (
     size_of,
 )
 from streamtron.runs.report import deletions_of
-from streamtron.runs.scan import Scans
-from streamtron.runs.upper_bounds import SEARCH_TOLERANCE, find_upper_bounds
+from streamtron.runs.scan import SEARCH_TOLERANCE, Scans
 from streamtron.runs.witness import Witness, export
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import Learner, set_weights
@@ -162,17 +157,17 @@ def certify(
     """
     check_names(names, PROBLEM)
     if shards is None:
-        with ExitStack() as stack:
-            model, store = stack.enter_context(run_of(model, run))
-            check_shards_exist(records := store.manifest.shards)
+        model, store = run_of(model, run)
+        check_shards_exist(records := store.manifest.shards)
+        names |= {"settings": settings, "readings": readings, "machine": machine}
+        names |= {"executor": executor, "listen": listen}
+        paths = [shard.path for shard in records]
+        with scratch_directory("streamtron-") as scratch:
             if witness is None:
-                scratch = stack.enter_context(scratch_directory("streamtron-"))
                 accept_exclusions, witness = True, os.path.join(scratch, "witness")
                 export(store, witness)
             names |= {"witness": witness, "accept_exclusions": accept_exclusions}
-            names |= {"settings": settings, "readings": readings, "machine": machine}
-            paths = [shard.path for shard in records]
-            return certify(model, paths, executor=executor, listen=listen, **names)
+            return certify(model, paths, **names)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, names)
     if problem.regression != model.regression:
@@ -209,18 +204,21 @@ def certify(
             executor=executor if named else None,
         ) as data,
     ):
-        if known is not None:
-            known = known.of(data.manifest)
+        order = None if known is None else known.order_in(data.manifest)
         exact, at_once = _planned(exact, machine, data, model, known)
         certificates, distances = list[Certificate](), list[float | None]()
-        for learners in _learners(data, model, exact, at_once, known):
+        directions = enumerate(model.directions())
+        while group := [*islice(directions, at_once)]:
+            learners = []
+            for number, direction in group:
+                alphas = None if known is None or order is None else known.alphas(number, order)
+                learners.append(_learner(data, model, exact, direction, alphas))
             scans = Scans(data, executor, listen)
             if known is None:
-                certificates += find_upper_bounds(scans, learners, exact, readings)
+                certificates += scans.search(learners, exact, readings)
                 distances += [None] * len(learners)
             else:
-                proven = scans.certify(learners)
-                certificates += proven
+                certificates += scans.certify(learners)
                 distances += map(_distance, learners)
             learners.clear()  # before the next ones are made
         return _proof(model, problem, data, certificates, distances)
@@ -238,63 +236,45 @@ def _planned(
         needed = partial(certificate_memory_needed, scanned, weights=weights)
         at_once = most_that_fit(limit, directions, lambda number: needed(learners=number))
         at_once = max(1, at_once)
-        needs = [*needed(learners=directions), Need("rows", size.row_bytes)]
-        fits = sum(need.size for need in needs) <= limit
+        fits = sum(needed(learners=directions).values()) + size.row_bytes <= limit
     else:
         if not fits_in_memory(exact, size):
             exact = exact.but(active_set=exact.active_set_bytes // directions)
-        beside = [Need("model", WEIGHT_BYTES * weights)]
-        try:
-            plan = plan_memory(exact, machine, size, directions, beside)
-        except MachineError:  # it was fitted with more memory than there is
-            plan = plan_memory(exact.but(active_set=None), machine, size, directions, beside)
+        plan = plan_memory(exact, machine, size, directions, weights)
+        if plan.total > plan.limit:  # it was fitted with more memory than there is
+            plan = plan_memory(exact.but(active_set=None), machine, size, directions, weights)
+            plan.check(exact.but(active_set=None))
         exact, at_once, fits = exact.but(active_set=plan.active_set), plan.at_once, True
     if fits and fits_in_memory(exact, size):
         data.load()
     return exact, at_once
 
 
-def _learners(
-    data: Dataset, model: LinearModel, exact: Settings, at_once: int, known: Witness | None
-) -> Iterator[list[Learner]]:
-    """Yield learners of so many directions of the model at a time, in their order, with the α of a
-    witness."""
-    weights = class_weights(exact, data)
-    columns = np.unique(model.sparse_weights.indices).astype(np.int64)
-    ranks = data.places_of(columns + model.index_base)
-    alphas: Iterable[Alphas | None] = repeat(None) if known is None else known.alphas
-    directions = zip(model.directions(), alphas, strict=False)
-    while some := [*islice(directions, at_once)]:
-        learners = []
-        for direction, witnessed in some:
-            at = ranks[np.searchsorted(columns, direction.nonzero.indices)]
-            label = None if model.kind == "two classes" else direction.positive
-            of_class = against_rest(weights, label)
-            learners.append(_learner(data, exact, of_class, direction, at, witnessed))
-        yield learners
-
-
 def _learner(
     data: Dataset,
+    model: LinearModel,
     exact: Settings,
-    weights: ClassWeights | None,
     direction: Direction,
-    ranks: NDArray[np.int64],
     alphas: Alphas | None,
 ) -> Learner:
-    """Return a learner with the weights of a direction, and with its α. ``ranks`` : of the weights;
-    columns that do not occur, -1, come behind the others."""
+    """Return a learner with the weights of a direction, those of columns that do not occur behind
+    the others, and with its α."""
+    weights = direction.nonzero
+    ranks = data.places_of(weights.indices.astype(np.int64) + model.index_base)
     behind = np.flatnonzero(ranks < 0)
     ranks[behind] = data.columns + np.arange(len(behind))
     w = np.zeros(data.columns + len(behind))
-    w[ranks] = direction.nonzero.data
-    rho = exact.augmentation
+    w[ranks] = weights.data
+    rho, label = exact.augmentation, direction.positive
     if rho == 0.0 and direction.bias != 0.0:
         raise SettingsError(
             f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
             "trained with (LIBLINEAR's -B)."
         )
-    learner = Learner(exact, len(w), data.facts, data.labels, weights, direction.positive)
+    of_class = against_rest(
+        class_weights(exact, data), None if model.kind == "two classes" else label
+    )
+    learner = Learner(exact, len(w), data.facts, data.labels, of_class, label)
     bias = (direction.bias - learner.targets.center) / rho if rho > 0.0 else 0.0
     set_weights(learner, w, bias, alphas)
     return learner
@@ -325,9 +305,9 @@ def _load(path: str | os.PathLike[str], accepted: bool, model: LinearModel) -> W
     """Load a witness of the model's learners; a DataError if it leaves out rows, unless that is
     accepted."""
     known, number = witness_file.load(path), np.size(model.bias)
-    if len(known.alphas) != number:
+    if len(known.stored) != number:
         raise DataError(
-            f"{known.path}: the witness of {len(known.alphas)} learners, and the model has "
+            f"{known.path}: the witness of {len(known.stored)} learners, and the model has "
             f"{number}. Give the witness of this model's own run."
         )
     if known.deletions and not accepted:

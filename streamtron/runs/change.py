@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,10 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener
+from streamtron.core.events import Listener, ignore
 from streamtron.core.files import nothing_empty
+from streamtron.core.kinds import whole
+from streamtron.core.text import up
 from streamtron.data import (
     Cache,
     Dataset,
@@ -29,12 +32,26 @@ from streamtron.data import (
     ShardFile,
     ShardRecord,
     Skipped,
+    check_duplicate,
     drop_cached,
+    find_shards,
 )
+from streamtron.data import fingerprints as read_fingerprints
+from streamtron.data.deletions import Deletions, in_share, listed_rows
+from streamtron.data.reader_config import ALL
+from streamtron.data.readers import rows_with
+from streamtron.data.storage import is_uri
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
-from streamtron.runs.inputs import StrPath, check_outputs, expected_of, reading_from_model
-from streamtron.runs.job import Clock, Fitting, Job, Saver, prepared
+from streamtron.runs.inputs import (
+    Paths,
+    StrPath,
+    as_paths,
+    check_outputs,
+    expected_of,
+    reading_from_model,
+)
+from streamtron.runs.job import Call, Fitting, prepared
 from streamtron.runs.learners import (
     class_weights,
     in_order,
@@ -49,7 +66,7 @@ from streamtron.runs.parts import (
     train_on,
     with_parts_after,
 )
-from streamtron.runs.report import Outcome, certificate_of, deletions_of, write_outcome
+from streamtron.runs.report import Outcome, certificate_of, deletions_of
 from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, is_run, no_run
 from streamtron.solver.alphas import Pieces
 from streamtron.solver.changes import add_rows, begin_change, take_alphas
@@ -61,8 +78,176 @@ FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old α fixed.
 With more of them the old α change so much that this does not pay."""
 
+ROOM = 0.2
+"""The part of the tolerance, at least, that an update should leave between it and the gap: the next
+one then seldom costs much more."""
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
+
+Rows = NDArray[np.int64]
+
+
+def update(
+    run: str | os.PathLike[str],
+    shards: Paths,
+    *,
+    mirror: bool = False,
+    window: int | None = None,
+    again: bool = False,
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    allow_duplicate: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+    time_limit: str | float | None = None,
+) -> Outcome:
+    """Add shards to a finished run, or make its shards these, and train on until all rows are
+    certified.
+
+    The new shards are appended; old dual variables are kept, new ones start at 0. Few new rows (a
+    quarter of the bytes at most) are first read alone and solved with all others fixed: if a scan
+    of them certifies the weights, no old row is read. Otherwise all are: about 2 readings, or one
+    where memory holds all rows. A run on several parts gets one more for each new shard, up to 64,
+    and reads all rows. A shard whose bytes the run has is skipped and listed in the report as
+    ``already_in_run``; one that was forgotten as ``stays_forgotten``. An interrupted call leaves
+    the run as it was or completely changed, and may be repeated.
+
+    Parameters
+    ----------
+    run : the model, or its run directory.
+    shards : files, directories or globs, read as the model's own rows were.
+    mirror : whether shards of the run that are not among these go out, in the same training. They
+        are told by their bytes, wherever they are now; the report lists ``added`` and, with their
+        rows, ``forgotten``. What goes out so comes in again where it is given again.
+    window : mirror the last so many of the shards, in their order.
+    again : take in shards that were forgotten, too, and all rows of shards that come in.
+    tol, max_epochs, allow_duplicate : as in ``fit``, from now on; None = as the run has them.
+    report : also write the report there.
+    machine, listen, time_limit, open_parts : as in ``fit``; the last makes a run of one part one of
+        several.
+
+    Raises
+    ------
+    SettingsError (a run of the paper's stages), MachineError
+    DataError : no finished run; a shard that changed; a label or an index base not of the model; no
+        row, or no row of a label, would remain.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, streamtron
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     root = pathlib.Path(directory)
+    ...     _ = (root / "0.svm").write_text("1 1:1\\n-1 1:-1\\n")
+    ...     _ = (root / "1.svm").write_text("1 1:2\\n-1 2:1\\n")
+    ...     _ = streamtron.fit(root / "0.svm", model=root / "m.st")
+    ...     streamtron.update(root / "m.st", root / "1.svm").report["rows"]
+    4
+    """
+    call = Call.begin(machine, listen, open_parts, time_limit)
+    changes = {"tol": tol, "max_epochs": max_epochs, "allow_duplicate": allow_duplicate or None}
+    with EditableRun.opened(run, call, **changes) as target:
+        files, mirrors = find_shards(as_paths(shards)), mirror or window is not None
+        if window is not None:
+            files = files[-whole(window, "window", least=1) :]
+        rows, facts = _updated(target, files, mirrors, again)
+        outcome = target.finish(rows, report, [shard.path for shard in files], **facts)
+        gap, most = outcome.report["certificate"]["relative_duality_gap"], target.settings.tolerance
+        if (1.0 - ROOM) * most < gap <= most:
+            _log.warning(
+                "The proven gap is %s, and the tolerance %g: so little room is left that the next "
+                "update may have to train on all rows. A smaller --tol makes room.",
+                up(gap, 3),
+                most,
+            )
+        return outcome
+
+
+def forget(
+    run: str | os.PathLike[str],
+    shards: Paths = (),
+    *,
+    key: str | None = None,
+    values: str | float | Sequence[str | int | float] = (),
+    rows: str | os.PathLike[str] | None = None,
+    tol: float | None = None,
+    max_epochs: int | None = None,
+    report: str | os.PathLike[str] | None = None,
+    machine: Machine | None = None,
+    listen: Listener = ignore,
+    open_parts: OpenParts | None = None,
+) -> Outcome:
+    """Delete rows from a finished run, and train on until the remaining rows are certified.
+
+    If a shard still holds deleted rows, they are recorded in the run's directory and in the
+    witness, and every reading for this run leaves them out. Afterwards model, witness, checkpoint,
+    manifest and cache of the run, and the cache that ``machine`` names, hold nothing of the rows;
+    copies elsewhere are not looked for. What a transformer took from the rows it was fitted on
+    stays until a new fit: names of categories, words, means.
+
+    An interrupted call leaves the run as it was (except cache files) or completely changed, and may
+    be repeated. The report has the rows of each shard or value as ``forgotten``; as ``not_in_run``
+    what the run does not have; and as ``forgotten_rows`` all that its shards still hold.
+
+    Parameters
+    ----------
+    run : the model, or its run directory.
+    shards : deleted whole, or with ``key`` where to look; none = in all shards. Names as in the
+        manifest, paths, or directories, which stand for the run's shards below them; the files may
+        be gone, unless only some of their rows are deleted.
+    key, values : a column of the tables, which need not be a feature, and its values in the rows to
+        delete, as text or numbers.
+    rows : a CSV file whose first line is ``shard,row``: name or path of a shard, and the number of
+        the row in its file, from 0, earlier deletions counted.
+    tol, max_epochs : from now on; None = as the run has them.
+    report : also write the report there.
+    machine, listen : as in ``fit``.
+    open_parts : as in ``fit``, for a run on several parts, which are dealt anew: as many, or one a
+        shard.
+
+    Raises
+    ------
+    SettingsError : a run of the paper's stages; ``key`` for text shards; options that exclude each
+        other.
+    DataError : no finished run; no row, or no row of a label, would remain; a remaining shard that
+        changed.
+    MachineError
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, streamtron
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     root = pathlib.Path(directory)
+    ...     _ = (root / "0.svm").write_text("1 1:1\\n-1 1:-1\\n")
+    ...     _ = (root / "1.svm").write_text("1 1:2\\n-1 2:1\\n")
+    ...     _ = streamtron.fit([root / "0.svm", root / "1.svm"], model=root / "m.st")
+    ...     streamtron.forget(root / "m.st", "1.svm").report["rows"]
+    2
+    """
+    listed = [values] if isinstance(values, str | int | float | np.generic) else values
+    names, texts = as_paths(shards), [*dict.fromkeys(map(str, listed))]
+    if key is not None and rows is not None:
+        raise SettingsError("--key and --rows exclude each other. Give one.")
+    if (key is None) != (not texts):
+        raise SettingsError("--key names a column and --value what is in it: give both.")
+    if rows is not None and names:
+        raise SettingsError("--rows FILE names the shards itself. Leave the shards out.")
+    if key is rows is None and not names:
+        raise SettingsError("nothing to forget. Name shards, or rows with --key or --rows.")
+    call, inputs = Call.begin(machine, listen, open_parts), [] if rows is None else [str(rows)]
+    with EditableRun.opened(run, call, tol=tol, max_epochs=max_epochs) as target:
+        if key is not None:
+            removed, deleted = _rows_by_key(target, names, key, texts)
+        elif rows is not None:
+            removed, deleted = _rows_by_list(target, str(rows))
+        else:
+            removed, deleted = _whole_shards(target, names)
+        facts: dict[str, Any] = {
+            "forgotten": {name: number for name, number in deleted.items() if number},
+            "not_in_run": [name for name, number in deleted.items() if number is None],
+        }
+        return target.finish(_without(target, removed), report, inputs, **facts)
 
 
 class RowChange(NamedTuple):
@@ -75,7 +260,7 @@ class RowChange(NamedTuple):
 
     kept: Sequence[tuple[ShardFile, ShardRecord]]
     added: Sequence[ShardFile]
-    removed: NDArray[np.int64]
+    removed: Rows
     absent: Sequence[Absent]
 
     @property
@@ -96,12 +281,9 @@ class EditableRun(NamedTuple):
     change on; the model, how its shards were read, and their files, in the order of the manifest.
     """
 
+    call: Call
     store: Store
     saved: SavedState
-    machine: Machine
-    listen: Listener
-    open_parts: OpenParts | None
-    clock: Clock
     settings: Settings
     model_path: str
     model: LinearModel
@@ -112,21 +294,14 @@ class EditableRun(NamedTuple):
     @classmethod
     @contextmanager
     def opened(
-        cls,
-        run: str | os.PathLike[str],
-        machine: Machine | None,
-        listen: Listener,
-        open_parts: OpenParts | None,
-        time_limit: str | float | None = None,
-        **changes: Any,
+        cls, run: str | os.PathLike[str], call: Call, **changes: Any
     ) -> Iterator[EditableRun]:
         """Open a run to change it, see ``store.changing``; ``changes`` of its settings, None = as
         they are. A DataError if there is no run, or it has not ended."""
-        clock, machine = Clock.start(time_limit), machine or Machine()
-        place = locate(run, machine.run_dir)
+        place = locate(run, call.machine.run_dir)
         if not is_run(place.directory):
             raise no_run(place.directory)
-        with nothing_empty(machine.cache_dir), changing(place.directory, place.model) as store:
+        with nothing_empty(call.machine.cache_dir), changing(*place) as store:
             recorded, saved = Settings.from_dict(store.settings), store.state()
             if saved is None or store.report is None or not saved.state.all_finished:
                 raise DataError(
@@ -140,12 +315,15 @@ class EditableRun(NamedTuple):
                 )
             given = {name: value for name, value in changes.items() if value is not None}
             settings, manifest = recorded.but(**given), read_manifest(store)
-            model = LinearModel.load(place.model)
-            _check_model(store.path, recorded, saved, model)
+            model, learners = LinearModel.load(place.model), len(saved.state.content["learners"])
+            classes = {*saved.labels}
+            expected = number_of_learners(recorded, len(classes))
+            if classes != {*model.classes} or learners != expected:
+                raise DataError(_NOT_ITS_OWN.format(store.path))
             # text is prepared with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
-            run_as_it_is = store, saved, machine, listen, open_parts, clock, settings, place.model
-            yield cls(*run_as_it_is, model, manifest, reading, shards_of(manifest, store))
+            files = shards_of(manifest, store)
+            yield cls(call, store, saved, settings, place.model, model, manifest, reading, files)
 
     @property
     def certificates(self) -> list[dict[str, Any]]:
@@ -161,16 +339,7 @@ class EditableRun(NamedTuple):
     @property
     def cache_directory(self) -> str:
         """Where the prepared files of the shards are."""
-        return self.machine.cache_dir or str(self.store.path / CACHE)
-
-    def job(self, rows: RowChange) -> Job:
-        """Return the job of training on with changed rows, read as the run's own were, with the
-        labels that it has; a DataError if a shard is missing, or was changed after it was read."""
-        check_as_read(rows.shards, str(self.store.path))
-        expected = expected_of(self.settings, self.saved.labels)
-        expected.fingerprints.update((file.name, record.fingerprint) for file, record in rows.kept)
-        how = self.machine, self.listen, self.cache_directory, self.open_parts, self.clock
-        return Job(rows.shards, self.reading, expected, [self.settings], *how)
+        return self.call.machine.cache_dir or str(self.store.path / CACHE)
 
     def restore(self, data: Dataset, settings: Settings) -> list[Learner]:
         """Restore the run's learners with the settings of the change, in the ranks of the data; of
@@ -181,8 +350,9 @@ class EditableRun(NamedTuple):
         if recorded.parts is not None:
             take_saved_alphas(self.store.parts, recorded, learners)
         saved.state.arrays.clear()  # the learners hold what they need of them
-        proofs = map(certificate_of, in_order(learners, data.labels, settings))
-        _check_bounds(self.store.path, proofs, self.certificates)
+        proofs = [certificate_of(k) for k in in_order(learners, data.labels, settings)]
+        if _bounds(proofs) != _bounds(self.certificates):  # no two runs have one in common
+            raise DataError(_NOT_ITS_OWN.format(self.store.path))
         places = data.places_of(saved.numbers)
         for learner in learners:
             renumber(learner, places, data.columns)
@@ -197,11 +367,11 @@ class EditableRun(NamedTuple):
         path = self.store.path
         how: Any = {"runs": [path], "directories": {"run directory": path}}
         read = [self.model_path, *inputs]
-        files = check_outputs({"report": report}, read, cache=self.machine.cache_dir, **how)
+        files = check_outputs({"report": report}, read, cache=self.call.machine.cache_dir, **how)
         if rows is None:
             outcome = self._unchanged()
             outcome.report.update(facts)
-            write_outcome(outcome, report=files["report"])
+            outcome.write(files["report"])
             return outcome
         outcome = self._trained(rows, facts, files["report"])
         if self.model.calibration is not None:
@@ -212,37 +382,41 @@ class EditableRun(NamedTuple):
         """Return the outcome of the run as it is; no data is read."""
         report = {**(self.store.report or {}), "readings": 0.0, "seconds": 0.0, "bytes_read": 0}
         left_out = deletions_of(self.shards)
-        return Outcome(self.model, report, report["stop_reason"], (), self.manifest, left_out)
+        return Outcome(self.model, report, (), self.manifest, left_out)
 
     def _trained(self, rows: RowChange, facts: Mapping[str, Any], report: str | None) -> Outcome:
         """Train on, here or on parts, from the weights and α of the run, and commit it."""
 
         def decide(settings: Settings, data: Dataset) -> Settings:
-            workers = bool(rows.added) and self.open_parts is not None
+            workers = bool(rows.added) and self.call.open_parts is not None
             return with_parts_after(settings, len(self.shards), data.shards, workers=workers)
 
-        with prepared(self.job(rows), decide) as fitting:
+        check_as_read(rows.shards, str(self.store.path))
+        expected = expected_of(self.settings, self.saved.labels)
+        expected.fingerprints.update((file.name, record.fingerprint) for file, record in rows.kept)
+        how = rows.shards, self.reading, expected, [self.settings], self.cache_directory, decide
+        with prepared(self.call, *how) as fitting:
             data, parts = fitting.data, None
             data.skipped = (*self._skipped_before(data), *data.skipped)
             _check_rows(rows, data, self)
             fitting.check_room(self.store)
-            saver = Saver(fitting)
             learners = self.restore(data, fitting.settings)
             if fitting.settings.parts is None:
-                _train_here(self, rows, fitting, saver, learners)
+                _train_here(self, rows, fitting, learners)
             else:
                 parts = self.store.new_parts()
-                _train_on_parts(rows, fitting, saver, learners, parts)
+                _train_on_parts(rows, fitting, learners, parts)
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
             outcome = fitting.outcome(learners)
-            ended = fitting.ended(outcome, data.shards, rows.absent)
-            outcome.report.update(facts)  # they may name what was forgotten, and the run has none
-            write_outcome(outcome, report=report)  # a committed change has its report
+            # the run itself does not keep the facts, which may name what was forgotten
+            told = replace(outcome, report={**outcome.report, **facts})
+            told.write(report)  # a committed change has its report
             if len(rows.removed):
                 _drop_stale(self, data, reading)
-            self.store.end(ended, self.model_path, outcome.model.to_bytes(), saver.last, parts)
-            return outcome
+            changed: Any = {"shards": data.shards, "state": fitting.last, "parts": parts}
+            fitting.commit(self.store, self.model_path, outcome, rows.absent, **changed)
+            return told
 
     def _skipped_before(self, data: Dataset) -> Iterator[Skipped]:
         """Yield the shards that the run left out before, and that are not among these."""
@@ -257,7 +431,6 @@ def _train_here(
     target: EditableRun,
     rows: RowChange,
     fitting: Fitting,
-    saver: Saver,
     learners: Sequence[Learner],
 ) -> None:
     """Train the learners on; few new rows, where no others go out, alone at first."""
@@ -273,19 +446,19 @@ def _train_here(
                 if len(rows.removed):
                     take_alphas(learner, rows.remaining(learner.alphas.nonzero()))
             if new is not None:
-                add_rows(new, group, settings, target.manifest.rows, target.listen)
+                add_rows(new, group, settings, target.manifest.rows, target.call.listen)
             left = any(learner.finished is None for learner in group)
             if left and fits_in_memory(settings, size_of(data)):
                 data.load()
 
-        fitting.training(saver).train(learners, begin=begin)
+        fitting.training().train(learners, begin=begin)
         if new is not None:
             fitting.readings = new.nonzeros_read / max(data.nonzeros, 1)
             fitting.bytes_read = new.bytes_read
 
 
 def _train_on_parts(
-    rows: RowChange, fitting: Fitting, saver: Saver, learners: list[Learner], directory: Path
+    rows: RowChange, fitting: Fitting, learners: list[Learner], directory: Path
 ) -> None:
     """Train the learners on in parts, whose states are in ``directory``."""
     for learner in learners:
@@ -293,7 +466,7 @@ def _train_on_parts(
         if len(rows.removed):
             learner.best.discard()  # no scan is to certify what the rows have made
     staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
-    parts = fitting.parts(saver, directory)
+    parts = fitting.parts(directory)
     fitting.facts = train_on(parts, plan_changed(parts, learners, staying))[1]
 
 
@@ -323,25 +496,264 @@ def _drop_stale(target: EditableRun, data: Dataset, reading: ReaderConfig) -> No
             drop_cached(os.path.abspath(directory), fingerprints, [file.path for file in files])
 
 
-def _check_model(path: Path, settings: Settings, saved: SavedState, model: LinearModel) -> None:
-    """Raise a DataError if settings or state of the run are not the model's."""
-    for name in ("multiclass", "multilabel"):
-        if (value := getattr(settings, name)) != model.settings.get(name):
-            raise DataError(f"{path}: {name} is {value!r}, and not the model's. Fit anew.")
-    learners, known = saved.state.content["learners"], {*saved.labels}
-    if known != {*model.classes} or len(learners) != number_of_learners(settings, len(known)):
-        raise DataError(_NOT_ITS_OWN.format(path))
-
-
-def _check_bounds(
-    path: Path, proofs: Iterable[Mapping[str, Any]], proven: Iterable[Mapping[str, Any]]
-) -> None:
-    """Raise a DataError if the proofs of the run's learners are not those of its model: they have
-    no bound in common with another run's."""
+def _bounds(proofs: Iterable[Mapping[str, Any]]) -> list[list[Any]]:
     names = ("primal_objective", "dual_objective")
-    bounds, known = ([[p.get(name) for name in names] for p in some] for some in (proofs, proven))
-    if bounds != known:
-        raise DataError(_NOT_ITS_OWN.format(path))
+    return [[proof.get(name) for name in names] for proof in proofs]
 
 
 _NOT_ITS_OWN = "{}: the state is not the model's. Put the run's own model back, or fit anew."
+
+
+# rows that come in
+
+
+def _updated(
+    target: EditableRun, files: Sequence[ShardFile], mirrors: bool, again: bool
+) -> tuple[RowChange | None, dict[str, Any]]:
+    """Add the shards that the run does not have; where it ``mirrors`` them, keep of its own those
+    that are given, wherever they are now, and take all others out. ``again`` : all rows of those
+    that were forgotten count again. Returns the change, None = nothing is to be done, and what the
+    report says of it."""
+    records, given, stay = target.manifest.shards, list[Known](), list[str]()
+    absent = {known.fingerprint: known for known in target.store.absent}
+    for shard, fingerprint in _identified(files, target):
+        known = absent.get(fingerprint or "")
+        if known is not None and again:
+            del absent[known.fingerprint]
+        elif known is not None and known.rows is None:
+            stay.append(shard.name)
+            continue
+        given.append((shard, fingerprint))
+    at = _matched(given, target, moved=mirrors or not target.settings.allow_duplicate)
+    kept, gone = target.kept, list[ShardRecord]()
+    if mirrors:
+        kept = []
+        for number, (file, record) in enumerate(target.kept):
+            if number in at:
+                without = file.without and replace(file.without, path=at[number].path)
+                kept.append((at[number]._replace(without=without), record))
+                continue
+            gone.append(record)
+            if file.without is not None:
+                rows = file.without.rows
+                absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, rows)
+    matched, names = {shard.path for shard in at.values()}, {file.name for file, _ in kept}
+    paths = {record.path for record in records}
+    twins = {record.fingerprint: file for file, record in reversed(kept)}
+    added, already = list[ShardFile](), [s.name for s, _ in given if s.path in matched]
+    for shard, fingerprint in given:
+        if shard.path in matched:
+            continue
+        if not mirrors and shard.path in paths:
+            raise DataError(
+                f"{shard.name}: its bytes are others than those that the run has of it. Take it "
+                "out first, with streamtron forget, and add it then; or --mirror the directory."
+            )
+        if not mirrors and (twin := twins.get(fingerprint or "")) is not None:
+            if not target.settings.allow_duplicate:
+                already.append(shard.name)
+                continue
+            check_duplicate(twin, shard, True)
+        if "libsvm" in (shard.format, records[0].format) and shard.format != records[0].format:
+            raise DataError(
+                f"{shard.name}: {shard.format}, and the run's shards are {records[0].format}. "
+                "Convert them with streamtron convert."
+            )
+        shard = shard._replace(name=shard.path) if shard.name in names else shard
+        known = absent.pop(fingerprint or "", None)
+        if known is not None and known.rows is not None:
+            without = Deletions(shard.path, known.fingerprint, known.rows)
+            shard = shard._replace(without=without)
+        added.append(shard)
+    if not kept and not added:
+        raise DataError(
+            f"{target.store.path}: all the shards given were forgotten, and nothing would be left. "
+            "Take them in with --again, or remove the model and its run directory."
+        )
+    facts: dict[str, Any] = {"stays_forgotten": stay}
+    if mirrors:
+        facts["added"] = [shard.name for shard in added]
+        facts["forgotten"] = {record.name: record.rows for record in gone}
+    else:
+        facts["already_in_run"] = already
+    if not added and [file.path for file, _ in kept] == [file.path for file in target.shards]:
+        return None, facts
+    removed = np.concatenate([NO_ROWS, *(record.row_numbers for record in gone)])
+    return RowChange(kept, added, removed, [*absent.values()]), facts
+
+
+Known = tuple[ShardFile, str | None]
+"""A shard and its fingerprint, None = that of no shard that is known."""
+
+
+def _identified(shards: Sequence[ShardFile], target: EditableRun) -> list[Known]:
+    """Return shards with their fingerprints, None = none that the run knows has its size. Only
+    shards whose path, size or time is new are read."""
+    records = target.manifest.shards
+    sizes = {record.bytes for record in records} | {known.bytes for known in target.store.absent}
+    known = {(r.path, r.bytes, r.mtime_ns): r.fingerprint for r in records}
+    fingerprints = {s.path: known.get((s.path, s.size, s.mtime_ns)) for s in shards}
+    unsure = [s for s in shards if fingerprints[s.path] is None and s.size in sizes]
+    pairs = read_fingerprints(unsure, target.reading)
+    fingerprints |= {file.path: digest for file, (_, digest) in zip(unsure, pairs, strict=True)}
+    return [(shard, fingerprints[shard.path]) for shard in shards]
+
+
+def _matched(given: Sequence[Known], target: EditableRun, *, moved: bool) -> dict[int, ShardFile]:
+    """Return the number of a shard of the run → the given file that has its bytes: that at its
+    path, or else, if ``moved`` ones count, one under its name where this decides which rows are
+    held out."""
+    records, at, others = target.manifest.shards, dict[int, ShardFile](), list[Known]()
+    by_place = {(record.path, record.fingerprint): k for k, record in enumerate(records)}
+    by_bytes = defaultdict[str | None, list[int]](list)
+    for number, record in enumerate(records):
+        by_bytes[record.fingerprint].append(number)
+    for shard, fingerprint in given:
+        if (place := by_place.get((shard.path, fingerprint or ""))) is not None:
+            at[place] = shard
+        else:
+            others.append((shard, fingerprint))
+    for shard, fingerprint in others if moved else ():
+        name = os.path.basename(shard.name)
+        for number in by_bytes[fingerprint]:
+            is_it = target.reading.share == ALL or os.path.basename(records[number].name) == name
+            if is_it and number not in at:
+                at[number] = shard
+                break
+    return at
+
+
+# rows that go out
+
+Exclusions = tuple[Mapping[int, Rows | None], dict[str, int | None]]
+"""Number of a shard → rising numbers of the rows that are deleted from its file, None = all; what
+is named in the call → its rows that are deleted, each counted where it is named first, None if the
+run does not have it."""
+
+
+def _without(target: EditableRun, removed: Mapping[int, Rows | None]) -> RowChange | None:
+    """Return the rows of the run without those that are removed; None if nothing is."""
+    if all(rows is not None and not len(rows) for rows in removed.values()):
+        return None
+    kept, gone, left = list[tuple[ShardFile, ShardRecord]](), list[Rows](), 0
+    for number, (file, record) in enumerate(target.kept):
+        if (rows := removed.get(number, NO_ROWS)) is None:
+            gone.append(record.row_numbers)
+            continue
+        gone.append(record.first_row + rows - np.searchsorted(_not_read(target, file, rows), rows))
+        left += record.rows - len(rows)
+        if len(rows):
+            known = np.union1d(_left_out(file), rows)
+            file = file._replace(without=Deletions(record.path, record.fingerprint, known))
+        kept.append((file, record))
+    if not left:
+        raise DataError(
+            f"{target.store.path}: these are all rows of the run, and nothing would be left. "
+            "Remove the model and its run directory."
+        )
+    left_over = {record.fingerprint for _, record in kept}
+    absent = {known.fingerprint: known for known in target.store.absent}
+    for record in target.manifest.shards:
+        if record.fingerprint not in left_over:
+            absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, None)
+    return RowChange(kept, (), np.concatenate(gone), [*absent.values()])
+
+
+def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
+    records = target.manifest.shards
+    removed, deleted = dict[int, None](), dict[str, int | None]()
+    for name, numbers in _numbers(target, names).items():
+        new = numbers - removed.keys()
+        removed |= dict.fromkeys(new)
+        deleted[name] = sum(records[number].rows for number in new) if numbers else None
+    return removed, deleted
+
+
+def _rows_by_key(
+    target: EditableRun, names: Sequence[str], column: str, values: Sequence[str]
+) -> Exclusions:
+    """Delete rows by a column's values, in the named shards; if none is named, in all."""
+    numbers_of = _numbers(target, names)
+    places = set[int]().union(*numbers_of.values()) if names else {*range(len(target.shards))}
+    hits, counts = dict[int, Rows](), np.zeros(len(values), np.int64)
+    occurs = np.zeros(len(values), bool)
+    for number in sorted(_with_duplicates(target, places)):
+        shard = target.shards[number]
+        rows, which, equal_to = rows_with(shard, column, values)
+        new = ~np.isin(rows, _not_read(target, shard, rows))
+        hits[number] = rows[new]
+        counts_here = np.bincount(which[new], minlength=len(values))
+        counts += counts_here
+        occurs |= counts_here[equal_to] > 0
+    deleted: dict[str, int | None] = {name: None for name in names if not numbers_of[name]}
+    if places:
+        for value, count, known in zip(values, counts.tolist(), occurs, strict=True):
+            deleted[f"{column} = {value}"] = count if known else None
+    return hits, deleted
+
+
+def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
+    """Delete the rows that a CSV file lists; it may list rows that were deleted before."""
+    listed = listed_rows(path)
+    if not listed:
+        raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
+    numbers_of, records = _numbers_by_name(target), target.manifest.shards
+    hits = dict[int, Rows]()
+    deleted: dict[str, int | None] = dict.fromkeys(listed)
+    for name, rows in listed.items():
+        not_in_run, last = rows, rows.max()
+        for number in _with_duplicates(target, numbers_of(name)):
+            left_out, read = _not_read(target, target.shards[number], rows), records[number].rows
+            if last + 1 - np.searchsorted(left_out, last, side="right") > read:
+                total = f"{read + len(left_out)}" if target.reading.share == ALL else "fewer"
+                raise DataError(
+                    f"{path}: row {last} of {name}, which has {total} rows, from 0 on. Check the "
+                    "list."
+                )
+            hit = hits.get(number, NO_ROWS)
+            hits[number] = np.union1d(hit, np.setdiff1d(rows, left_out))
+            deleted[name] = (deleted[name] or 0) + len(hits[number]) - len(hit)
+            not_in_run = np.intersect1d(not_in_run, left_out)
+        if deleted[name] is not None and len(not_in_run):
+            deleted[f"{len(not_in_run):,} row(s) of {name}"] = None
+    return hits, deleted
+
+
+def _numbers(target: EditableRun, names: Sequence[str]) -> dict[str, set[int]]:
+    """Return name → the numbers of the shards of this name, or below the directory of this name,
+    which may be gone."""
+    numbers_of, shards = _numbers_by_name(target), target.manifest.shards
+
+    def below(directory: str) -> set[int]:
+        root = os.path.join(directory if is_uri(directory) else os.path.abspath(directory), "")
+        return {number for number, shard in enumerate(shards) if shard.path.startswith(root)}
+
+    return {name: numbers_of(name) or below(name) for name in names}
+
+
+def _numbers_by_name(target: EditableRun) -> Callable[[str], set[int]]:
+    """Return the function that finds the numbers of the shards of a name or a path."""
+    known = defaultdict[str, set[int]](set)
+    for number, shard in enumerate(target.manifest.shards):
+        known[shard.name].add(number)
+        known[shard.path].add(number)
+    return lambda name: known[name] | known[os.path.abspath(name)]
+
+
+def _left_out(file: ShardFile) -> Rows:
+    return NO_ROWS if file.without is None else file.without.rows
+
+
+def _not_read(target: EditableRun, file: ShardFile, rows: Rows) -> Rows:
+    """Return the rows of a file that the run does not read, up to the last of ``rows``: those that
+    were deleted, and those held out."""
+    share = target.reading.share
+    numbers = np.arange(rows.max(initial=-1) + 1 if share != ALL else 0)
+    return np.union1d(_left_out(file), numbers[~in_share(file.name, numbers, share)])
+
+
+def _with_duplicates(target: EditableRun, numbers: set[int]) -> set[int]:
+    """Return the numbers of shards, and of those with the same bytes."""
+    prints = [record.fingerprint for record in target.manifest.shards]
+    named = {prints[number] for number in numbers}
+    return {number for number, fingerprint in enumerate(prints) if fingerprint in named}

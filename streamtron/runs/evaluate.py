@@ -15,7 +15,8 @@ from streamtron.core.executor import Executor, serial
 from streamtron.core.kinds import whole
 from streamtron.core.rows import Chunk, Label
 from streamtron.core.text import some
-from streamtron.data import ReaderConfig, ShardFile, find_shards, no_rows, open_reader
+from streamtron.data import ReaderConfig, ShardFile, ShardRows, find_shards, no_rows, open_reader
+from streamtron.data.labels import LabelTable
 from streamtron.data.manifest import ShardRecord
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import fingerprint
@@ -31,7 +32,6 @@ from streamtron.runs.inputs import (
     Paths,
     as_model,
     as_paths,
-    open_one,
     reading_to_score,
     with_labels_of,
 )
@@ -71,17 +71,19 @@ def evaluate(
         loaded, files, share = held_out_rows(model)
     else:
         loaded, files = with_labels_of(as_model(model), shards), find_shards(as_paths(shards))
-    scored = score_shards([loaded], files, executor, share=share)
-    return summarise([loaded], scored, ranking=ranking, worst=whole(worst, "worst"))[0]
+    evaluator = Evaluator(loaded, ranking, whole(worst, "worst"))
+    for rows in score_shards([loaded], files, executor, share=share):
+        evaluator.add(rows)
+    return evaluator.evaluation()
 
 
 def held_out_rows(
     model: LinearModel | str | os.PathLike[str],
 ) -> tuple[LinearModel, list[ShardFile], tuple[float, float]]:
     """Return a model, the shards of its run, and the share of their rows that its fit held out."""
-    with run_of(model) as (path, store):
-        loaded, files = as_model(path), shards_of(read_manifest(store), store)
-        check_as_read(files, str(store.path))
+    path, store = run_of(model)
+    loaded, files = as_model(path), shards_of(read_manifest(store), store)
+    check_as_read(files, str(store.path))
     if not (share := loaded.settings.get("held_out")):
         raise SettingsError(
             "no shards are given, and the fit held no rows out. Name shards to measure on, or fit "
@@ -105,8 +107,11 @@ def evaluate_many(
         for model in models
     ]
     how: Any = {"bounded": bounded, "share": share, "on_bad_shard": on_bad_shard}
-    scored = score_shards(models, find_shards(as_paths(shards)), serial, **how)
-    return summarise(models, scored, held=HELD // 10)
+    evaluators = [Evaluator(model, held=HELD // (10 * len(models))) for model in models]
+    for rows in score_shards(models, find_shards(as_paths(shards)), serial, **how):
+        for number, evaluator in enumerate(evaluators):
+            evaluator.add(rows, number)
+    return [evaluator.evaluation() for evaluator in evaluators]
 
 
 def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
@@ -199,7 +204,8 @@ def _score_shard(
     classes = first.classes if labelled and first.kind == "two classes" else None
     optima = [OptimumBounds(m) if known else None for m, known in zip(models, bounded, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
-    with open_one(shard, reading, classes, on_bad_shard=on_bad_shard) as source:
+    table = LabelTable(classes=classes)
+    with ShardRows(shard, reading, table, on_bad_shard=on_bad_shard) as source:
         for chunk in source.chunks():
             decisions, beyond = zip(*(_decided(m, chunk, top) for m in models), strict=True)
             weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights
@@ -230,22 +236,6 @@ def _decided(model: LinearModel, chunk: Chunk, top: int | None) -> tuple[Any, in
         return model.decision_rows(chunk.rows)
     matrix, out_of_range = matrix_of(model, chunk.rows)
     return model.predict_top(matrix, top), out_of_range
-
-
-def summarise(
-    models: Sequence[LinearModel],
-    scored: Iterator[ScoredRows],
-    *,
-    ranking: bool = True,
-    worst: int = 0,
-    held: int = HELD,
-) -> list[Evaluation]:
-    """Evaluate models on all scored rows."""
-    evaluators = [Evaluator(model, ranking, worst, held // len(models)) for model in models]
-    for rows in scored:
-        for number, evaluator in enumerate(evaluators):
-            evaluator.add(rows, number)
-    return [evaluator.evaluation() for evaluator in evaluators]
 
 
 class Evaluator:

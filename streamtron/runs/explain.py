@@ -14,7 +14,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.kinds import whole
 from streamtron.core.moments import Moments
 from streamtron.core.rows import Rows
-from streamtron.data import Manifest, find_shards, no_rows
+from streamtron.data import Manifest, ShardRows, find_shards, no_rows
 from streamtron.data.discover import NAMES
 from streamtron.data.sample import first_rows_of
 from streamtron.model.linear_model import Direction, LinearModel
@@ -24,7 +24,6 @@ from streamtron.runs.inputs import (
     Paths,
     as_model,
     as_paths,
-    open_one,
     reading_from_model,
     reading_to_score,
 )
@@ -276,7 +275,7 @@ def _chunks(model: LinearModel, paths: list[str]) -> Iterator[tuple[str, Rows]]:
     files, rows = find_shards(paths), 0
     reading = reading_to_score(model, files[0], labelled=False)
     for shard in files:
-        with open_one(shard, reading) as source:
+        with ShardRows(shard, reading) as source:
             for chunk in source.chunks():
                 rows += len(chunk)
                 yield shard.name, chunk.rows

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from streamtron.core.errors import DataError, MachineError, SettingsError
-from streamtron.core.files import absolute, as_path, locked, reading_from
+from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.files import absolute, as_path, locked
 from streamtron.data import Manifest, ShardFile, ShardRecord
 from streamtron.data.storage import fingerprint
 from streamtron.model.linear_model import LinearModel
@@ -65,38 +65,16 @@ def model_of(path: str) -> str:
     return model
 
 
-class EditedModel(NamedTuple):
-    """A model, the path of its file, and the bytes that this had when it was read."""
-
-    model: LinearModel
-    path: str
-    read: bytes
-
-    def save(self, model: LinearModel) -> None:
-        """Write ``model`` in its place; raise a MachineError if it is not the one that was read."""
-        with reading_from(self.path):
-            current = Path(self.path).read_bytes()
-        if current != self.read:
-            raise MachineError(
-                f"{self.path}: another process has changed the model meanwhile. It stays as it is "
-                "now; repeat the command."
-            )
-        model.save(self.path)
-
-
 @contextmanager
-def editing_model(path: str) -> Iterator[EditedModel]:
+def editing_model(path: str) -> Iterator[LinearModel]:
     """Read a model to write another in its place; its run, if it has one beside it, is locked until
     the context ends. DataError: a change of the run is not complete; MachineError: another process
     changes it."""
     directory = Path(run_directory(path))
     with locked(directory) if directory.is_dir() else nullcontext():
         if is_run(directory):
-            with reading(directory) as store:
-                check_complete(store)
-        with reading_from(path):
-            read = Path(path).read_bytes()
-        yield EditedModel(LinearModel.load(path), path, read)
+            check_complete(Store(directory))
+        yield LinearModel.load(path)
 
 
 def check_complete(store: Store) -> None:
@@ -108,22 +86,20 @@ def check_complete(store: Store) -> None:
         )
 
 
-@contextmanager
-def opened(directory: str | os.PathLike[str]) -> Iterator[Store]:
+def ended(directory: str | os.PathLike[str]) -> Store:
     """Open a run that has ended, to read it; a DataError if there is none, or if a change of it was
     interrupted."""
-    with reading(directory) as store:
-        check_complete(store)
-        if store.report is None:
-            raise DataError(f"{directory}: the run has not ended. End it with fit --resume.")
-        yield store
+    store = reading(directory)
+    check_complete(store)
+    if store.report is None:
+        raise DataError(f"{directory}: the run has not ended. End it with fit --resume.")
+    return store
 
 
-@contextmanager
 def run_of(
     model: str | os.PathLike[str] | LinearModel, run: str | os.PathLike[str] | None = None
-) -> Iterator[tuple[str | LinearModel, Store]]:
-    """Give the model of a run and its store, given its model, or its directory if that is
+) -> tuple[str | LinearModel, Store]:
+    """Return the model of a run and its store, given its model, or its directory if that is
     ``MODEL.run``; ``run`` : its directory. A DataError if there is no such run."""
     if not isinstance(model, LinearModel):
         model = model_of(absolute(model, "models"))
@@ -138,8 +114,7 @@ def run_of(
             f"no shards are given, and there is no run in {directory}. Name the shards, as in "
             "MODEL SHARDS, or the run directory, --run-dir."
         )
-    with opened(directory) as store:
-        yield model, store
+    return model, ended(directory)
 
 
 def read_manifest(store: Store) -> Manifest:

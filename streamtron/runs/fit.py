@@ -22,7 +22,6 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.files import LOCK, reading_from
 from streamtron.core.rows import Label
 from streamtron.data import Dataset, excluding, find_shards
-from streamtron.data.deletions import Deletions
 from streamtron.data.profile import with_guesses
 from streamtron.data.sample import transformer_digest, with_transformer
 from streamtron.model.linear_model import LinearModel
@@ -38,11 +37,11 @@ from streamtron.runs.inputs import (
     reading_from_settings,
     settings_from,
 )
-from streamtron.runs.job import Clock, Fitting, Job, prepared
+from streamtron.runs.job import Call, Fitting, prepared
 from streamtron.runs.learners import check_class_weights
 from streamtron.runs.parts import OpenParts, with_parts
-from streamtron.runs.report import Outcome, write_outcome
-from streamtron.runs.store import SavedState, Stamps, Store, changing, is_run, stamps_of
+from streamtron.runs.report import Outcome
+from streamtron.runs.store import Stamps, Store, changing, is_run, stamps_of
 
 if TYPE_CHECKING:
     from streamtron.data.transform import Transformer
@@ -154,21 +153,21 @@ def run(
     if resume and (overwrite or model is None):
         clash = "overwrite begins it anew" if overwrite else "no model is named"
         raise SettingsError(f"resume goes on with the run of a model, and {clash}: leave one out.")
-    machine, paths, clock = machine or Machine(), as_paths(shards), Clock.start(time_limit)
-    settings = with_guesses(settings, paths, machine.threads)
+    call, paths = Call.begin(machine, listen, open_parts, time_limit), as_paths(shards)
+    settings = with_guesses(settings, paths, call.machine.threads)
     named = {"model": model, "report": report, "witness": witness}
-    files, directory = check_outputs_of_fit(named, [*paths, *settings.files], machine)
+    files, directory = check_outputs_of_fit(named, [*paths, *settings.files], call.machine)
     place = None if directory is None else Place(directory, files["model"], resume, overwrite)
-    with cache_directory(directory, machine) as cache:
-        how: Any = {"place": place, "listen": listen, "open_parts": open_parts, "clock": clock}
-        with opened(paths, [settings], machine, cache, **how) as fitting:
-            [learners] = fitting.train()
-            outcome = fitting.outcome(learners)
-            outcome.report.update(facts or {})
-            if (store := fitting.store) is not None and files["model"] is not None:
-                ended = fitting.ended(outcome, fitting.job.shards, store.absent)
-                store.end(ended, files["model"], outcome.model.to_bytes())
-            write_outcome(outcome, report=files["report"], witness=files["witness"])
+    with (
+        cache_directory(directory, call.machine) as cache,
+        opened(paths, [settings], call, cache, place) as fitting,
+    ):
+        [learners] = fitting.train()
+        outcome = fitting.outcome(learners)
+        outcome.report.update(facts or {})
+        if (store := fitting.store) is not None and files["model"] is not None:
+            fitting.commit(store, files["model"], outcome, store.absent)
+        outcome.write(files["report"], files["witness"])
     return outcome
 
 
@@ -191,8 +190,8 @@ def fit_many(
     if (parts := candidates[0].parts) is not None:
         raise SettingsError(f"parts is {parts}: only fit trains on parts. Leave it out.")
     place = None if run_dir is None else Place(run_dir, None, resume=True)
-    how: Any = {"place": place, "listen": listen}
-    with opened(as_paths(shards), candidates, machine, cache_dir, **how) as fitting:
+    call = Call.begin(machine, listen)
+    with opened(as_paths(shards), candidates, call, cache_dir, place) as fitting:
         groups, outcomes = fitting.train(), []
         for learners, settings in zip(groups, fitting.candidates, strict=True):
             outcome = fitting.outcome(learners, settings)
@@ -213,67 +212,67 @@ class Place(NamedTuple):
     overwrite: bool = False
 
 
-class Recorded(NamedTuple):
-    """What a run that goes on has recorded; nothing of one that begins."""
-
-    settings: Mapping[str, Any] = {}
-    saved: SavedState | None = None
-    transformer: Transformer | None = None
-    forgotten: Sequence[Deletions] = ()
-    fingerprints: Mapping[str, str] = {}
-
-    @classmethod
-    def of(cls, store: Store, model: str | None, settings: Settings) -> Recorded:
-        """Read it from the store; the transformer from the model of a run that has ended, which was
-        fitted on the rows that it had first."""
-        saved, transformer = store.state(), None
-        if store.transformer is not None and model is not None and os.path.exists(model):
-            reading = reading_from_model(LinearModel.load(model))
-            if transformer_digest(settings, reading) == store.transformer:
-                transformer = reading.transformer
-        known = {} if store.report is None else store.manifest.fingerprints
-        known |= {} if saved is None else saved.seen
-        return cls(store.settings, saved, transformer, store.forgotten, known)
-
-
 @contextmanager
 def opened(
     paths: Sequence[str],
     candidates: Sequence[Settings],
-    machine: Machine,
+    call: Call,
     cache: str,
-    *,
     place: Place | None = None,
     classes: Sequence[Label] | None = None,
-    listen: Listener = ignore,
-    open_parts: OpenParts | None = None,
-    clock: Clock | None = None,
 ) -> Iterator[Fitting]:
     """Prepare the shards of a fit, in the directory of its run, which is locked, if it has one.
     ``classes`` : the only ones, None = those of the shards."""
-    clock, shards, first = clock or Clock.start(), find_shards(paths), candidates[0]
+    shards, first = find_shards(paths), candidates[0]
     with ExitStack() as stack:
-        store, recorded = None, Recorded()
+        old = store = saved = None
+        reading, fingerprints, recorded = reading_from_settings(first), {}, dict[str, Any]()
         if place is not None:
             store = stack.enter_context(_opened_store(place, stamps_of(shards)))
-            if store.exists and place.resume:
-                recorded = Recorded.of(store, place.model, first)
-        wanted = excluding(shards, recorded.forgotten, reading_from_settings(first))
-        reading = replace(reading_from_settings(first), transformer=recorded.transformer)
+            old = store if store.exists and place.resume else None
+        wanted = shards
+        if old is not None and place is not None:
+            saved, recorded = old.state(), old.settings
+            wanted = excluding(shards, old.forgotten, reading)
+            reading = replace(reading, transformer=_transformer_of(old, place.model, first))
+            fingerprints = {} if old.report is None else old.manifest.fingerprints
+            fingerprints |= {} if saved is None else saved.seen
         reading, counted = with_transformer(wanted, reading, first)  # bytes, to tell the features
-        expected = expected_of(first, (recorded.saved and recorded.saved.labels) or classes)
-        expected.fingerprints.update(recorded.fingerprints)
-        how = machine, listen, cache, open_parts, clock
-        known: Any = {"recorded": recorded.settings, "classes": classes}
-        decide = partial(_decided, workers=open_parts is not None, **known)
-        job = Job(wanted, reading, expected, candidates, *how)
-        fitting = stack.enter_context(prepared(job, decide))
+        expected = expected_of(first, (saved and saved.labels) or classes)
+        expected.fingerprints.update(fingerprints)
+        workers = call.open_parts is not None
+        decide = partial(_decided, recorded=recorded, classes=classes, workers=workers)
+        how = wanted, reading, expected, candidates, cache, decide
+        fitting = stack.enter_context(prepared(call, *how))
         fitting.readings, fitting.bytes_read = float(counted > 0), counted
-        if place is not None and store is not None:
-            _begin(fitting, store, recorded, place)
+        if store is not None:
+            settings = fitting.settings
+            digest = transformer_digest(settings, fitting.data.reading)
+            if old is not None:
+                _check_same(old, settings, digest)
+                old.go_on(settings)
+            else:
+                store.begin(settings, digest, shards)
+            fitting.store = store
+        if saved is not None:
+            fitting.data.nonzeros_read += saved.nonzeros_read
+            fitting.data.bytes_read += saved.bytes_read
+            fitting.state, fitting.earlier = saved.state, saved.seconds
         named = place is not None and place.model is not None
+        if place is not None and place.resume and named and saved is None:
+            _log.warning("%s: no state of a reading there; the run starts over.", place.directory)
         with signals.defer_to_checkpoint() if named else nullcontext():
             yield fitting
+
+
+def _transformer_of(store: Store, model: str | None, settings: Settings) -> Transformer | None:
+    """Return the transformer in the model of a run that has ended, which was fitted on the rows
+    that it had first; None where there is none, or other settings make another one."""
+    if store.transformer is not None and model is not None and os.path.exists(model):
+        reading = reading_from_model(LinearModel.load(model))
+        if transformer_digest(settings, reading) == store.transformer:
+            return reading.transformer
+    return None
 
 
 @contextmanager
@@ -372,21 +371,3 @@ def _decided(
     kept["multiclass"] = recorded.get("multiclass", many) if classes is None else len(classes) > 2
     new = {name: x for name, x in kept.items() if x is not None and not getattr(settings, name)}
     return with_parts(settings.but(**new), data.shards, workers=workers)
-
-
-def _begin(fitting: Fitting, store: Store, recorded: Recorded, place: Place) -> None:
-    """Begin the run of a fit, or go on from its last state."""
-    settings, saved, data = fitting.settings, recorded.saved, fitting.data
-    transformer = transformer_digest(settings, data.reading)
-    if recorded.settings:
-        _check_same(store, settings, transformer)
-        store.go_on(settings)
-    else:
-        store.begin(settings, transformer, fitting.job.shards)
-    fitting.store = store
-    if saved is not None:
-        data.nonzeros_read += saved.nonzeros_read
-        data.bytes_read += saved.bytes_read
-        fitting.state, fitting.earlier = saved.state, saved.seconds
-    elif place.resume and place.model is not None:
-        _log.warning("%s: no state of a reading there; the run starts over.", store.path)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, cast
 
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
@@ -32,22 +32,18 @@ from streamtron.data import (
     Progress,
     ReaderConfig,
     ShardFile,
-    ShardRows,
     find_shards,
     open_reader,
     resolve_reading,
 )
 from streamtron.data.discover import NAMES
-from streamtron.data.labels import MOST_NUMBERS, LabelTable
+from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import RUN_SUFFIX, run_directory
 from streamtron.runs.store import CACHE, is_run, manifest_of
-
-if TYPE_CHECKING:
-    pass
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -240,17 +236,6 @@ def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> E
         least_labels=0 if classes is not None else least,
         allow_duplicate=settings.allow_duplicate,
     )
-
-
-def open_one(
-    shard: ShardFile,
-    reading: ReaderConfig,
-    classes: Sequence[Label] | None = None,
-    *,
-    on_bad_shard: Literal["error", "skip"] = "error",
-) -> ShardRows:
-    """Open one shard by itself to read it once; ``classes`` : the only labels there may be."""
-    return ShardRows(shard, reading, LabelTable(classes=classes), on_bad_shard=on_bad_shard)
 
 
 @contextmanager

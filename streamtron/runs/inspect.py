@@ -132,12 +132,12 @@ def describe_model(model: LinearModel) -> dict[str, Any]:
 def describe_witness(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a witness: its shards, and the rows with a dual variable."""
     loaded = witness.load(path)
-    rows = sum(len(values) for alphas in loaded.alphas for _, values in alphas.nonzero())
+    rows = sum(values.length for _, values in loaded.stored)
     return {
         "kind": "witness",
         "bytes": os.path.getsize(path),
         "rows": sum(loaded.shard_rows),
-        "learners": len(loaded.alphas),
+        "learners": len(loaded.stored),
         "support_rows": rows,
         "shards": [shard._asdict() for shard in loaded.shards],
     }
@@ -151,31 +151,31 @@ def _run_of(path: str) -> str:
 
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a run, writing nothing; damaged or incomplete files are described, not refused."""
-    with open_to_read(path) as store:
-        progress, ended = _progress(store), store.report is not None
-        state, process = _state(store, progress)
-        facts: dict[str, Any] = {
-            "kind": "run",
-            "state": state,
-            "process": process,
-            "next": _NEXT[state].format(run=os.fspath(path)),
-            "settings": store.settings,
-            "progress": progress,
-            "cache_bytes": directory_bytes(store.path / CACHE),
-        }
-        if not ended:
-            stamps = store.stamps
-            shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
-            return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
-        manifest = store.manifest
-        return facts | {
-            "rows": manifest.rows,
-            "nonzeros": manifest.nonzeros,
-            "forgotten_rows": deletions.total(store.forgotten),
-            "forgotten_shards": sum(shard.rows is None for shard in store.absent),
-            "bytes": manifest.bytes,
-            "shards": manifest.to_dict()["shards"],
-        }
+    store = open_to_read(path)
+    progress, ended = _progress(store), store.report is not None
+    state, process = _state(store, progress)
+    facts: dict[str, Any] = {
+        "kind": "run",
+        "state": state,
+        "process": process,
+        "next": _NEXT[state].format(run=os.fspath(path)),
+        "settings": store.settings,
+        "progress": progress,
+        "cache_bytes": directory_bytes(store.path / CACHE),
+    }
+    if not ended:
+        stamps = store.stamps
+        shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
+        return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
+    manifest = store.manifest
+    return facts | {
+        "rows": manifest.rows,
+        "nonzeros": manifest.nonzeros,
+        "forgotten_rows": deletions.total(store.forgotten),
+        "forgotten_shards": sum(shard.rows is None for shard in store.absent),
+        "bytes": manifest.bytes,
+        "shards": manifest.to_dict()["shards"],
+    }
 
 
 _NEXT = {
@@ -203,16 +203,9 @@ def _state(store: Store, progress: Mapping[str, Any] | None) -> tuple[str, str |
 
 
 def _progress(store: Store) -> dict[str, Any] | None:
-    if not (history := store.history):
+    if (known := store.progress) is None:
         return None
-    reading, seconds, nonzeros_read, bytes_read = history[-1]
-    facts: dict[str, Any] = {
-        "reading": reading + 1,
-        "seconds": seconds,
-        "nonzeros_read": nonzeros_read,
-        "bytes_read": bytes_read,
-        "finished": None,
-    }
+    facts = known | {"reading": known["reading"] + 1, "finished": None}
     try:
         saved = store.state()
         assert saved is not None
@@ -238,7 +231,8 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     reading, _ = with_transformer(files, reading, settings)
     reading = resolve_by_first(files, reading, skip=settings.on_bad_shard == "skip")
     table, records, skipped = LabelTable(), list[ShardRecord](), list[Skipped]()
-    counts, unlabelled, targets = np.zeros(0, np.int64), 0, _Targets()
+    counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments()
+    least, largest = np.inf, -np.inf
     occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
     by_row, first_row, how = True, 0, {"threads": machine.threads}
     for file in files:
@@ -252,7 +246,9 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
                 missing, offsets = without_label(chunk.codes), chunk.code_offsets
                 unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
                 if reading.numbers:
-                    targets.add(chunk.codes[~missing])
+                    targets.add(known := chunk.codes[~missing])
+                    least = min(least, float(known.min(initial=np.inf)))
+                    largest = max(largest, float(known.max(initial=-np.inf)))
                 else:
                     chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(table.labels))
                     chunk_counts[: len(counts)] += counts
@@ -269,10 +265,14 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     several = settings.one_vs_rest or len(table.labels) > 2
     learners = len(table.labels) if several and not settings.regression else 1
     size = DataSize(manifest.rows, len(occurring), manifest.nonzeros, by_row)
-    plan = plan_memory(settings, machine, size, learners, or_say=True)
+    plan = plan_memory(settings, machine, size, learners)
     from_one = int(files[0].format == "libsvm" and not (occurring == 0).any())
     base = from_one if reading.index_base == "auto" else int(reading.index_base)
     labels = zip(map(label_text, table.labels), counts.tolist(), strict=True)
+    described = None
+    if targets.rows:
+        described = {"mean": float(targets.mean), "deviation": float(targets.deviation)}
+        described |= {"least": least, "largest": largest}
     return {
         "kind": "shards",
         "format": files[0].format,
@@ -286,33 +286,12 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         "index_base": base,
         "labels": dict(labels),
         "remark": QUANTITY if are_quantity(table.labels) else None,
-        "targets": targets.described(),
+        "targets": described,
         "unlabelled_rows": unlabelled,
         "shards": manifest.to_dict()["shards"],
         "skipped": [shard._asdict() for shard in skipped],
         "plan": plan.to_dict(),
     }
-
-
-class _Targets(Moments):
-    """Mean, deviation, least and largest of numbers that come some at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.least, self.largest = np.inf, -np.inf
-
-    def add(self, numbers: NDArray[np.float64]) -> None:
-        """Add some numbers."""
-        super().add(numbers)
-        self.least = min(self.least, float(numbers.min(initial=np.inf)))
-        self.largest = max(self.largest, float(numbers.max(initial=-np.inf)))
-
-    def described(self) -> dict[str, float] | None:
-        """Return them; None where there are no numbers."""
-        if not self.rows:
-            return None
-        known = {"mean": float(self.mean), "deviation": float(self.deviation)}
-        return {**known, "least": self.least, "largest": self.largest}
 
 
 def directory_bytes(directory: str | os.PathLike[str]) -> int:

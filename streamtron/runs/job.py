@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.events import Listener
+from streamtron.core.events import Listener, ignore
 from streamtron.core.files import check_room, scratch_directory
 from streamtron.core.kinds import Range, checked
 from streamtron.core.threads import open_threads
@@ -31,7 +31,7 @@ from streamtron.runs.learners import (
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
 from streamtron.runs.report import Outcome, build_outcome
-from streamtron.runs.store import Absent, Ended, SavedState, Store
+from streamtron.runs.store import Absent, SavedState, Store
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.checkpoint import State
 from streamtron.solver.learner import Learner, leave_alphas
@@ -41,61 +41,49 @@ STATE_ROW, STATE_COLUMN = 8, 36
 weight in four vectors."""
 
 
-class Clock(NamedTuple):
-    """When a run began, and when its training is to end, on the clock of ``time.perf_counter``."""
+class Call(NamedTuple):
+    """How a command was called, but for what it computes: the ``machine``, who listens, where parts
+    are trained on, when it ``began``, and ``until`` when it is to train (``time.perf_counter``)."""
 
+    machine: Machine
+    listen: Listener
+    open_parts: OpenParts | None
     began: float
     until: float
 
     @classmethod
-    def start(cls, time_limit: str | float | None = None) -> Clock:
+    def begin(
+        cls,
+        machine: Machine | None = None,
+        listen: Listener = ignore,
+        open_parts: OpenParts | None = None,
+        time_limit: str | float | None = None,
+    ) -> Call:
         """Begin now; ``time_limit`` : seconds, or text such as 40m; None = as long as it takes."""
-        began = time.perf_counter()
-        if time_limit is None:
-            return cls(began, math.inf)
-        return cls(began, began + float(checked(time_limit, "time-limit", "duration", Range(0.0))))
+        began, limit = time.perf_counter(), math.inf
+        if time_limit is not None:
+            limit = float(checked(time_limit, "time-limit", "duration", Range(0.0)))
+        return cls(machine or Machine(), listen, open_parts, began, began + limit)
 
     @property
     def seconds(self) -> float:
         """Seconds since it began."""
         return time.perf_counter() - self.began
 
-    @property
-    def is_up(self) -> bool:
-        """Whether training is to end."""
-        return time.perf_counter() >= self.until
-
-
-class Job(NamedTuple):
-    """What is to be trained on what.
-
-    ``shards`` : those wanted, without the rows that are forgotten. ``reading``, ``expected`` : how
-    they are read, and what they must be. ``candidates`` : settings that read alike; several in a
-    sweep. ``cache`` : directory of the prepared data. ``clock`` : when it began, and is to end.
-    """
-
-    shards: Sequence[ShardFile]
-    reading: ReaderConfig
-    expected: Expected
-    candidates: Sequence[Settings]
-    machine: Machine
-    listen: Listener
-    cache: str
-    open_parts: OpenParts | None
-    clock: Clock
-
 
 @dataclass
 class Fitting:
-    """A job whose data are prepared, with its settings as the data have decided them.
+    """Learners that are to be trained on data, which are prepared, with settings as the data have
+    decided them.
 
-    ``at_once`` : learners that fit in memory together. ``preparing`` : seconds of it. ``readings``,
-    ``bytes_read`` : read beside the data. ``store`` : of its run, if it has one, ``state`` the last
-    one of a run that is resumed, which took ``earlier`` seconds. ``facts`` : that the report has
-    beside.
+    ``candidates`` : settings that read alike; several in a sweep. ``at_once`` : learners that fit
+    in memory together. ``preparing`` : seconds of it. ``readings``, ``bytes_read`` : read beside
+    the data. ``store`` : where its run saves every state, if it does; ``state`` : the last one of
+    a run that is resumed, which took ``earlier`` seconds; ``last`` : that at the end. ``facts`` :
+    that the report has beside.
     """
 
-    job: Job
+    call: Call
     data: Dataset
     candidates: list[Settings]
     at_once: int
@@ -105,6 +93,7 @@ class Fitting:
     store: Store | None = None
     state: State | None = None
     earlier: float = 0.0
+    last: SavedState | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -115,7 +104,7 @@ class Fitting:
     @property
     def seconds(self) -> float:
         """Seconds since the run began, but for those in which it was interrupted."""
-        return self.earlier + self.job.clock.seconds
+        return self.earlier + self.call.seconds
 
     def check_room(self, store: Store) -> None:
         """Raise a MachineError if the disk of a run has no room for two states: the next one is
@@ -127,31 +116,45 @@ class Fitting:
         needed = max(0, 2 * size - store.state_bytes)
         check_room(os.fspath(store.path), needed, what, "Or begin the run elsewhere: --run-dir.")
 
-    def training(self, saver: Saver) -> Training:
-        """Return what trains learners on the data."""
-        job = self.job
-        return Training(self.data, self.settings, job.machine, job.listen, saver, self.at_once)
+    def save(self, state: Callable[[], State]) -> None:
+        """Save the state after a reading in the run's store; TimeIsUp: it is the last one."""
+        if self.store is not None:
+            self.store.save(self._saved(state))
+        if self.call.until <= time.perf_counter() and all_proven(state()):
+            raise TimeIsUp
 
-    def parts(self, saver: Saver, directory: str | os.PathLike[str]) -> PartsTraining:
+    def end(self, state: Callable[[], State]) -> None:
+        """Take the state in which all learners have finished, and save it in the run's store."""
+        self.last = self._saved(state)
+        if self.store is not None:
+            self.store.save(self.last)
+
+    def _saved(self, state: Callable[[], State]) -> SavedState:
+        return SavedState.of(state(), self.data, self.seconds)
+
+    def training(self) -> Training:
+        """Return what trains learners on the data, and saves their states here."""
+        machine, listen = self.call.machine, self.call.listen
+        return Training(self.data, self.settings, machine, listen, self, self.at_once)
+
+    def parts(self, directory: str | os.PathLike[str]) -> PartsTraining:
         """Return the same on parts, which save their states in a directory."""
         os.makedirs(directory, exist_ok=True)
-        training = self.training(saver)
-        return PartsTraining(training, self.data, os.fspath(directory), self.job.open_parts)
+        return PartsTraining(self.training(), self.data, os.fspath(directory), self.call.open_parts)
 
     def train(self) -> list[list[Learner]]:
         """Train new learners, or those of the state, and return the finished ones by candidate."""
         store = self.store
         if store is not None:
             self.check_room(store)
-        saver = Saver(self, None if store is None else store.save)
         if self.settings.parts is None:
             if fits_in_memory(self.settings, size_of(self.data)):
-                with open_threads(self.job.machine.thread_count):
+                with open_threads(self.call.machine.thread_count):
                     self.data.load()
-            return train_candidates(self.training(saver), self.candidates, self.state)
+            return train_candidates(self.training(), self.candidates, self.state)
         kept: Any = scratch_directory("streamtron-") if store is None else nullcontext(store.parts)
         with kept as directory:
-            parts = self.parts(saver, directory)
+            parts = self.parts(directory)
             learners, self.facts = train_on(parts, plan_new(parts, self.state))
             if store is None:
                 for learner in learners:
@@ -171,52 +174,47 @@ class Fitting:
         outcome.report.update(self.facts)
         return outcome
 
-    def ended(
-        self, outcome: Outcome, shards: Sequence[ShardFile], absent: Sequence[Absent]
-    ) -> Ended:
-        """Return what the run is once it has ended so; ``shards`` : that it was given; ``absent`` :
-        what was forgotten of others."""
-        transformer = transformer_digest(self.settings, self.data.reading)
-        forgotten, report = (outcome.deletions, absent), dict(outcome.report)
-        return Ended(self.settings, transformer, shards, outcome.manifest, *forgotten, report)
+    def commit(
+        self,
+        store: Store,
+        model: str | os.PathLike[str],
+        outcome: Outcome,
+        absent: Sequence[Absent],
+        **changed: Any,
+    ) -> None:
+        """End a run so, or change it: see ``Store.end``."""
+        store.end(
+            model,
+            outcome.model.to_bytes(),
+            settings=self.settings,
+            transformer=transformer_digest(self.settings, self.data.reading),
+            manifest=outcome.manifest,
+            forgotten=outcome.deletions,
+            absent=absent,
+            report=outcome.report,
+            **changed,
+        )
 
 
 @contextmanager
-def prepared(job: Job, decide: Callable[[Settings, Dataset], Settings]) -> Iterator[Fitting]:
-    """Prepare the shards of a job and plan its memory; ``decide`` : completes settings by data."""
-    first, executor = job.candidates[0], executor_of(job.open_parts)
-    where: Any = {"expected": job.expected, "listen": job.listen, "executor": executor}
-    with open_dataset(job.shards, job.reading, first, job.machine, job.cache, **where) as data:
-        candidates = [decide(settings, data) for settings in job.candidates]
+def prepared(
+    call: Call,
+    shards: Sequence[ShardFile],
+    reading: ReaderConfig,
+    expected: Expected,
+    candidates: Sequence[Settings],
+    cache: str,
+    decide: Callable[[Settings, Dataset], Settings],
+) -> Iterator[Fitting]:
+    """Prepare shards in the directory ``cache`` and plan the memory of a fit; ``decide`` :
+    completes settings by the data."""
+    how: Any = {"listen": call.listen, "executor": executor_of(call.open_parts)}
+    with open_dataset(
+        shards, reading, candidates[0], call.machine, cache, expected=expected, **how
+    ) as data:
+        candidates = [decide(settings, data) for settings in candidates]
         learners = len(candidates) * number_of_learners(candidates[0], len(data.labels))
-        plan = plan_memory(candidates[0], job.machine, size_of(data), learners)
+        plan = plan_memory(candidates[0], call.machine, size_of(data), learners)
+        plan.check(candidates[0])
         candidates = [settings.but(active_set=plan.active_set) for settings in candidates]
-        yield Fitting(job, data, candidates, plan.at_once, job.clock.seconds)
-
-
-class Saver:
-    """A ``solver.train.Checkpointer`` that saves the states of a fitting after every reading and at
-    the end, and looks at the clock. ``write`` : saves a state; None = a change is made as a whole.
-    ``last`` : the state at the end."""
-
-    def __init__(
-        self, fitting: Fitting, write: Callable[[SavedState], object] | None = None
-    ) -> None:
-        self._fitting, self._write = fitting, write
-        self.last: SavedState | None = None
-
-    def save(self, state: Callable[[], State]) -> None:
-        """Save the state after a reading; TimeIsUp: it is the last one."""
-        if self._write is not None:
-            self._write(self._made(state))
-        if self._fitting.job.clock.is_up and all_proven(state()):
-            raise TimeIsUp
-
-    def end(self, state: Callable[[], State]) -> None:
-        """Save the state in which all learners have finished."""
-        self.last = self._made(state)
-        if self._write is not None:
-            self._write(self.last)
-
-    def _made(self, state: Callable[[], State]) -> SavedState:
-        return SavedState.of(state(), self._fitting.data, self._fitting.seconds)
+        yield Fitting(call, data, candidates, plan.at_once, call.seconds)

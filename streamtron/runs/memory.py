@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
@@ -72,11 +72,8 @@ CHUNKS_OF_A_PART = 80_000_000
 """The chunks in flight of a part that is read, and what text is parsed into."""
 
 
-class Need(NamedTuple):
-    """One item of the sum, in bytes."""
-
-    what: str
-    size: int
+Needs = dict[str, int]
+"""What is in memory → bytes of it."""
 
 
 class DataSize(NamedTuple):
@@ -105,13 +102,13 @@ def fits_in_memory(settings: Settings, size: DataSize) -> bool:
 
 def memory_needed(
     settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1, of: int = 1
-) -> list[Need]:
+) -> Needs:
     """Return what a fit keeps in memory, in bytes, if ``learners`` train together, ``of`` so many.
 
     Examples
     --------
     >>> needs = memory_needed(Settings(), DataSize(10**6, 10**6, 10**7))
-    >>> [need.size // 10**6 for need in needs]
+    >>> [size // 10**6 for size in needs.values()]
     [226, 120, 4, 104, 17, 26, 16, 8, 0]
     """
     rows, columns, nonzeros, _ = size
@@ -132,22 +129,22 @@ def memory_needed(
     alphas = ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0)
     copies = solving + (threads > 1)  # threads that share a sum have one each
     head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
-    newton = Need("Newton's rows inside the margin", int(GATHERED * rows_held) * copies)
+    newton, held = "Newton's rows inside the margin", int(GATHERED * rows_held) * copies
     if settings.ratio:
-        newton = Need("the rows by columns", rows_held * solving)
+        newton, held = "the rows by columns", rows_held * solving
         outside = min(columns, SPARSE) + 1
         head = OUTSIDE_BYTES * outside**2
-    return [
-        Need("interpreter and libraries", INTERPRETER_BYTES),
-        Need(f"weights ({weights // max(columns, 1)} bytes a column)", weights),
-        Need(f"dual variables ({ALPHA_BYTES * learners} bytes a row)", alphas),
-        Need("active set", active),
-        Need("solver's margins and slacks", int(SOLVER_SHARE * rows_held) * solving),
-        newton,
-        Need("Newton's head block", head * solving),
-        Need("rows outside memory", OUTSIDE_BYTES * outside**2 * learners),
-        Need("chunks in flight", 0 if holds_all else 8 * min(4 * chunk, 2 * nonzeros)),
-    ]
+    return {
+        "interpreter and libraries": INTERPRETER_BYTES,
+        f"weights ({weights // max(columns, 1)} bytes a column)": weights,
+        f"dual variables ({ALPHA_BYTES * learners} bytes a row)": alphas,
+        "active set": active,
+        "solver's margins and slacks": int(SOLVER_SHARE * rows_held) * solving,
+        newton: held,
+        "Newton's head block": head * solving,
+        "rows outside memory": OUTSIDE_BYTES * outside**2 * learners,
+        "chunks in flight": 0 if holds_all else 8 * min(4 * chunk, 2 * nonzeros),
+    }
 
 
 class Plan(NamedTuple):
@@ -157,8 +154,22 @@ class Plan(NamedTuple):
     active_set: int
     learners: int
     at_once: int
-    needs: list[Need]
+    needs: Needs
     limit: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all that it needs."""
+        return sum(self.needs.values())
+
+    def check(self, settings: Settings) -> None:
+        """Raise a MachineError, with the sum item by item and advice, if that does not fit."""
+        if self.total > self.limit:
+            or_else = " or a smaller --active-set" if settings.active_set else ""
+            raise MachineError(
+                f"this run needs {format_size(self.total)} of memory ({_listed(self.needs)}), the "
+                f"limit is {format_size(self.limit)}. Give a larger --memory{or_else}."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -166,94 +177,80 @@ class Plan(NamedTuple):
             "active_set": self.active_set,
             "learners": self.learners,
             "learners_at_once": self.at_once,
-            "items": dict(self.needs),
-            "total": _total(self.needs),
+            "items": self.needs,
+            "total": self.total,
             "limit": self.limit,
         }
 
 
 def plan_memory(
-    settings: Settings,
-    machine: Machine,
-    size: DataSize,
-    learners: int,
-    beside: Sequence[Need] = (),
-    *,
-    or_say: bool = False,
+    settings: Settings, machine: Machine, size: DataSize, learners: int, model: int = 0
 ) -> Plan:
     """Plan the memory of a fit: the active set as given or as memory allows, 1 GB at most, and as
-    many learners at a time as have room. ``beside`` : what else is in memory. MachineError: one
-    learner does not fit, unless that is only to be said."""
-    limit = machine.memory_limit
+    many learners at a time as have room, one at least; see ``Plan.check``. ``model`` : weights of a
+    model that is in memory, too."""
+    limit, beside = machine.memory_limit, {"model": WEIGHT_BYTES * model} if model else {}
 
-    def needed(number: int, active_set: int) -> list[Need]:
+    def needed(number: int, active_set: int) -> Needs:
         chosen = settings.but(active_set=active_set)
         threads = machine.thread_count
         needs = memory_needed(chosen, size, learners=number, threads=threads, of=learners)
-        return [*needs, *beside]
+        return needs | beside
 
     active_set = settings.active_set_bytes
     if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):
         megabytes = most_that_fit(limit, active_set // 10**6, lambda n: needed(1, n * 10**6))
         active_set = 900_000 * megabytes  # a tenth is left, so that updates fit too
-    at_once = most_that_fit(limit, learners, lambda n: needed(n, active_set))
-    if not (at_once or or_say):
-        smaller = " or a smaller --active-set" if settings.active_set else ""
-        check_memory(needed(1, active_set), machine, smaller)
-    at_once = max(1, at_once)
+    at_once = max(1, most_that_fit(limit, learners, lambda n: needed(n, active_set)))
     return Plan(active_set, learners, at_once, needed(at_once, active_set), limit)
 
 
-def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0) -> list[Need]:
+def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0) -> Needs:
     """Return what the certificates of so many classes keep in memory, in bytes, if rows are on
     disk. ``weights`` : of the model that are not 0.
 
     Examples
     --------
     >>> needs = certificate_memory_needed(DataSize(10**6, 10**6, 10**7), learners=3)
-    >>> [need.size // 10**6 for need in needs]
+    >>> [size // 10**6 for size in needs.values()]
     [226, 0, 168, 12, 33]
     """
     rows, columns, nonzeros, _ = size
-    chunk = min(BLOCK_NONZEROS, nonzeros)
-    return [
-        Need("interpreter and libraries", INTERPRETER_BYTES),
-        Need("model", WEIGHT_BYTES * weights),
-        Need("weights and sums", CERTIFIED_BYTES * columns * learners),
-        Need("dual variables", ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0)),
-        Need("chunks in flight", 4 * chunk * 8),
-    ]
+    return {
+        "interpreter and libraries": INTERPRETER_BYTES,
+        "model": WEIGHT_BYTES * weights,
+        "weights and sums": CERTIFIED_BYTES * columns * learners,
+        "dual variables": ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0),
+        "chunks in flight": 4 * min(BLOCK_NONZEROS, nonzeros) * 8,
+    }
 
 
-def most_that_fit(limit: int, most: int, needed: Callable[[int], Iterable[Need]]) -> int:
+def most_that_fit(limit: int, most: int, needed: Callable[[int], Needs]) -> int:
     """Return how many of ``most`` learners, or of what ``needed`` counts, fit in so many bytes
     together, perhaps none; ``needed`` : what so many keep in memory."""
-    return bisect_right(range(1, most + 1), limit, key=lambda number: _total(needed(number)))
+    return bisect_right(range(1, most + 1), limit, key=lambda number: sum(needed(number).values()))
 
 
 def worker_memory_needed(
     settings: Settings, *, parts: int, at_once: int, columns: int = 0
-) -> list[Need]:
+) -> Needs:
     """Return what a worker keeps in memory, in bytes, that holds so many parts and works on some of
     them ``at_once``; ``settings`` are those of one part.
 
     Examples
     --------
     >>> needs = worker_memory_needed(Settings(active_set=10**8), parts=4, at_once=1)
-    >>> [need.size // 10**6 for need in needs]
+    >>> [size // 10**6 for size in needs.values()]
     [200, 0, 400, 66, 80]
     """
-    at_once = min(at_once, parts)
-    weights = (LEARNER_BYTES * parts + SOLVER_BYTES * at_once) * columns
-    rows_held = settings.active_set_bytes
-    solver = SOLVER_SHARE * parts * rows_held
-    return [
-        Need("interpreter and libraries", WORKER_BYTES),
-        Need("weights", weights),
-        Need(f"active sets of {parts} parts", parts * rows_held),
-        Need("solver's margins and slacks", int(solver)),
-        Need("chunks in flight", CHUNKS_OF_A_PART * at_once),
-    ]
+    at_once, rows_held = min(at_once, parts), settings.active_set_bytes
+    return {
+        "interpreter and libraries": WORKER_BYTES,
+        "weights": (LEARNER_BYTES * parts + SOLVER_BYTES * at_once) * columns,
+        f"active sets of {parts} parts": parts * rows_held,
+        "solver's margins and slacks": int(SOLVER_SHARE * parts * rows_held),
+        "chunks in flight": CHUNKS_OF_A_PART * at_once,
+    }
 
 
 def check_worker(
@@ -262,30 +259,14 @@ def check_worker(
     """Raise a MachineError, with the sum item by item, unless the parts of a worker, of so many
     ``columns``, fit in its ``limit`` of bytes (None = it has none)."""
     needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
-    if limit is not None and _total(needs) > limit:
+    if limit is not None and (total := sum(needs.values())) > limit:
         raise MachineError(
-            f"worker {worker} needs {format_size(_total(needs))} of memory ({_listed(needs)}), "
-            f"and it can use {format_size(limit)}. Give each worker more (fewer --workers, a "
-            "larger --memory; those of a running scheduler a larger --memory-limit), start more "
-            "of them, or give a smaller --active-set."
+            f"worker {worker} needs {format_size(total)} of memory ({_listed(needs)}), and it can "
+            f"use {format_size(limit)}. Give each worker more (fewer --workers, a larger --memory; "
+            "those of a running scheduler a larger --memory-limit), start more of them, or give a "
+            "smaller --active-set."
         )
 
 
-def _total(needs: Iterable[Need]) -> int:
-    return sum(need.size for need in needs)
-
-
-def check_memory(needs: Iterable[Need], machine: Machine, or_else: str = "") -> None:
-    """Raise a MachineError, with the sum item by item, and ``or_else`` as advice, if a run does not
-    fit."""
-    needs = list(needs)
-    total = _total(needs)
-    if total > machine.memory_limit:
-        raise MachineError(
-            f"this run needs {format_size(total)} of memory ({_listed(needs)}), the limit is "
-            f"{format_size(machine.memory_limit)}. Give a larger --memory{or_else}."
-        )
-
-
-def _listed(needs: Iterable[Need]) -> str:
-    return ", ".join(f"{need.what} {format_size(need.size)}" for need in needs)
+def _listed(needs: Needs) -> str:
+    return ", ".join(f"{what} {format_size(size)}" for what, size in needs.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -30,7 +29,6 @@ from streamtron.runs.learners import TIME_LIMIT, in_order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import PHASES
-from streamtron.solver.vectors import dense
 
 STOP_REASONS = ("certified", "converged", "epoch limit", "time limit")
 """Of a learner; of several learners the last one here is the run's."""
@@ -42,14 +40,10 @@ NOT_CERTIFIED = 4
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Outcome:
     """Results of a run: its model; the report file's content as plain values; the witness, which
-    is the dual variables of every learner; the manifest of the shards, and their forgotten rows.
-
-    ``stop_reason`` : one of ``"certified"``, ``"converged"``, ``"epoch limit"``, ``"time limit"``.
-    """
+    is the dual variables of every learner; the manifest of the shards, and their forgotten rows."""
 
     model: LinearModel
     report: dict[str, Any]
-    stop_reason: str
     alphas: tuple[Alphas, ...]
     manifest: Manifest
     deletions: tuple[Deletions, ...] = ()
@@ -58,10 +52,30 @@ class Outcome:
         return f"Outcome({self.stop_reason}; {self.model!r})"
 
     @property
+    def stop_reason(self) -> str:
+        """``"certified"``, ``"converged"``, ``"epoch limit"`` or ``"time limit"``."""
+        return str(self.report["stop_reason"])
+
+    @property
     def exit_code(self) -> int:
         """0 where the tolerance is certified, or was 0 and the run converged; else 4."""
         gap = self.report["certificate"]["relative_duality_gap"]
         return 0 if meets(self.report["settings"], gap, self.stop_reason) else NOT_CERTIFIED
+
+    def write(
+        self,
+        report: str | os.PathLike[str] | None,
+        witness: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Write the report and the witness where they are named."""
+        for path in (witness, report):
+            if path is not None:
+                remove_half_written(path)  # by a process that has died
+        if witness is not None:
+            witness_file.save(witness, self.alphas, self.manifest, self.deletions)
+        if report is not None:
+            text = json.dumps(self.report, indent=2, allow_nan=False) + "\n"
+            write_atomically(report, [text.encode()])
 
 
 def build_outcome(
@@ -75,11 +89,8 @@ def build_outcome(
     """Build the outcome of finished learners. ``read`` : their readings, seconds and bytes.
     ``preparing`` : seconds of it."""
     learners = in_order(learners, list(data.labels), settings)
-    model, manifest, deleted = (
-        _model(data, learners, settings),
-        data.manifest,
-        deletions_of(data.shards),
-    )
+    model, manifest = _model(data, learners, settings), data.manifest
+    deleted = deletions_of(data.shards)
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
     reports = [_report_of(learner, data.skipped, excluded) for learner in learners]
     stop_reason = max((entry["stop_reason"] for entry in reports), key=STOP_REASONS.index)
@@ -113,7 +124,7 @@ def build_outcome(
             {"label": label, **entry} for label, entry in zip(model.classes, reports, strict=True)
         ]
     alphas = tuple(learner.alphas for learner in learners)
-    return Outcome(model, report, stop_reason, alphas, manifest, deleted)
+    return Outcome(model, report, alphas, manifest, deleted)
 
 
 def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
@@ -127,34 +138,6 @@ def _columns_of_table(reading: ReaderConfig) -> dict[str, Any]:
         return {}
     features = reading.transformer.columns if reading.transformer else reading.features or ()
     return {"features": [*features], "columns_not_used": dict(reading.settled.unused)}
-
-
-def write_outcome(
-    outcome: Outcome,
-    *,
-    model: str | os.PathLike[str] | None = None,
-    report: str | os.PathLike[str] | None = None,
-    witness: str | os.PathLike[str] | None = None,
-) -> None:
-    """Write what is named: the witness, the report and the model."""
-    if witness is not None:
-        remove_half_written(witness)  # by a process that has died
-        witness_file.save(witness, outcome.alphas, outcome.manifest, outcome.deletions)
-    if report is not None:
-        remove_half_written(report)
-        write_atomically(report, [_report_text(outcome.report).encode()])
-    if model is not None:
-        outcome.model.save(model)
-
-
-def _report_text(report: dict[str, Any]) -> str:
-    """Return a report as JSON, indented; learners of many classes a line each, for json indents
-    slowly."""
-    learners = [json.dumps(learner, allow_nan=False) for learner in report.get("learners", [])]
-    plain = {**report, "learners": []} if learners else report
-    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
-    lines = ",\n    ".join(learners)
-    return text.replace('"learners": []', f'"learners": [\n    {lines}\n  ]') if learners else text
 
 
 def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:
@@ -173,28 +156,23 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     numbers = data.numbers - np.uint32(base)
     kept = [_nonzero(learner, numbers) for learner in learners]
     certificates = [certificate_of(learner, data.skipped) for learner in learners]
-    balls = [
-        _ball(learner, proven, ranks, learner.best.w[ranks])
-        for learner, proven, ranks in zip(learners, certificates, kept, strict=True)
-    ]
-    offsets = None
-    if all(balls):
-        offsets = np.float16(sign) * np.concatenate([ball[0] for ball in balls if ball])
-        proven_balls = zip(learners, certificates, filter(None, balls), strict=True)
-        for learner, proven, (_, ball) in proven_balls:
+    values = [learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
+    found, offsets = list(map(_ball, learners, certificates, kept, values)), None
+    balls = [ball for ball in found if ball is not None]
+    if len(balls) == len(learners):
+        offsets = np.float16(sign) * np.concatenate([of_columns for of_columns, _ in balls])
+        for learner, proven, (_, ball) in zip(learners, certificates, balls, strict=True):
             proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
     starts = np.cumsum([0, *map(len, kept)])
     columns = np.concatenate([numbers[ranks] for ranks in kept])
-    values = np.concatenate(
-        [learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
-    )
-    values *= sign
     bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
     bias += [learner.targets.center for learner in learners]
     transformer = data.reading.transformer
     width = transformer.width if transformer else max(data.width - base, 0)
     return LinearModel(
-        weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
+        weights=sparse.csr_array(
+            (sign * np.concatenate(values), columns, starts), shape=(len(learners), width)
+        ),
         bias=float(bias[0]) if two else bias,
         classes=classes,
         # the vocabulary is in the reader's contract; the path of its file is not stored
@@ -226,8 +204,7 @@ def _ball(
     weights of its dual point."""
     if learner.frozen is None or not proven["primal_objective"]:
         return None
-    sums = copy.copy(learner.frozen.scan_sums)
-    sums.fresh, sums.low = dense(sums.fresh), dense(sums.low)
+    sums = learner.frozen.scan_sums
     dual, rounding = dual_of(sums)[0], dual_weights_off(sums)
     if rounding == math.inf or dual != proven["dual_objective"]:
         return None

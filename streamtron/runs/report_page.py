@@ -88,7 +88,8 @@ def report(
     place, held_out, named = finished_run.locate(run, run_dir), as_paths(valid), as_paths(names)
     directory, size = place.directory, text.share_of_rows(held_out) or 0.0
     check_outputs({"page": output}, [place.model, *held_out, *named], runs=[directory])
-    with shared(directory), finished_run.opened(directory) as store:
+    with shared(directory):
+        store = finished_run.ended(directory)
         content, manifest = dict(store.report or {}), finished_run.read_manifest(store)
         model = LinearModel.load(place.model)
         column_names = load_names(model, named or names_beside(model, manifest))

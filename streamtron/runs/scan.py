@@ -17,24 +17,36 @@ from typing import NamedTuple
 import numpy as np
 
 from streamtron.core.certificate import Certificate, zero_columns
+from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.events import Listener, ReadingDone, WorkDone
 from streamtron.core.executor import Executor
 from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Facts, Label, freeze
+from streamtron.core.threads import opened_threads
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile
 from streamtron.data.flat_file import Columns
 from streamtron.solver.alphas import Alphas, split
 from streamtron.solver.learner import Learner
-from streamtron.solver.reading import begin_reading, problem_of
+from streamtron.solver.reading import (
+    begin_reading,
+    finish_reading,
+    problem_of,
+    start_from_slacks,
+)
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
-from streamtron.solver.working_set import NEAR, keep_violators, room
+from streamtron.solver.train import OnePart
+from streamtron.solver.working_set import NEAR, hold_all, keep_violators, room
+
+SEARCH_TOLERANCE = 1e-4
+"""Gap at which the search for a larger dual objective ends early."""
 
 
 @dataclass
 class Scans:
-    """Scans of a data set, by an executor where its rows are not in memory. ``reading`` : the
-    number of the next one. ``listen`` : is told how far it is."""
+    """Readings that certify the weights of learners: scans, by an executor where the rows are not
+    in memory, and those of ``search``. ``listen`` : is told how far they are. ``reading`` : the
+    number of the next one."""
 
     data: Dataset
     executor: Executor
@@ -49,46 +61,61 @@ class Scans:
         that matter, as far as they have room. A DataError if no row has a weight above 0."""
         for learner in learners:
             begin_reading(learner, 0)
-        requests = [_request(learner, from_slacks) for learner in learners]
-        _add_blocks(self._blocks(requests, learners, hold=from_slacks), learners)
+        with closing(self._blocks(learners, from_slacks)) as blocks:
+            _add_blocks(blocks, learners)
         certificates = [self._certificate(learner) for learner in learners]
         for learner, proof in zip(learners, certificates, strict=True):
-            self.tell(learner, proof)
+            self._tell(learner, proof)
         self.reading += 1
         return certificates
 
-    def tell(self, learner: Learner, proof: Certificate, mini_epochs: int = 0) -> None:
-        """Tell what is proven of a learner's weights after a reading."""
-        self.listen(
-            ReadingDone(
-                self.reading,
-                learner.progress.reports[-1].name,
-                "train" if learner.progress.visits else "scan",
-                0,
-                mini_epochs,
-                learner.rows_held,
-                proof,
-                learner.upper_bound,
-                self.data.rows,
-                problem=problem_of(learner),
-            )
-        )
+    def search(
+        self, learners: Sequence[Learner], settings: Settings, readings: int
+    ) -> list[Certificate]:
+        """Certify the learners' weights by a first reading, and where that leaves a gap, search for
+        a larger dual objective: train from there, in at most ``readings`` more.
+
+        Any α prove one. The first are made of the slopes of the loss at the weights: of a smooth
+        loss they prove optimal weights, of the hinge little. ``settings`` : order and seed.
+        """
+        certificates = self.certify(learners, from_slacks=True)
+        gaps = [proof.relative_duality_gap for proof in certificates]
+        searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
+        if not searching or self.reading > readings:
+            return certificates
+        self.listen(WorkDone("solving", self.reading - 1))
+        trained = [learners[k] for k in searching]
+        hold_all(trained, self.data)
+        for learner in trained:
+            start_from_slacks(learner)
+        trainer = OnePart(self.data, trained, settings, self.listen, opened_threads())
+        while trainer.unfinished and self.reading <= readings:
+            training, number = trainer.unfinished, self.reading
+            trainer.tell_begin(number, training)
+            for learner in training:
+                begin_reading(learner, number)
+            trainer.read(number, training)
+            trainer.tell(number, "solving")
+            trainer.solve(training, finish_reading)
+            for k in (k for k in searching if learners[k] in training):
+                if (bound := learners[k].certificate) is not None and bound.dual:
+                    certificates[k] = _with_bound(certificates[k], bound)
+                self._tell(learners[k], certificates[k])
+            self.reading += 1
+        return certificates
 
     def _blocks(
-        self, requests: Sequence[ScanRequest], learners: Sequence[Learner], *, hold: bool
+        self, learners: Sequence[Learner], from_slacks: bool
     ) -> Generator[BlockScan, None, None]:
-        """Read once and yield the scan of every block; ``hold`` : with the violators that the
-        learners have room for."""
-        data, alphas = self.data, [learner.alphas for learner in learners]
+        """Read once and yield the scan of every block."""
+        data, requests = self.data, [_request(learner, from_slacks) for learner in learners]
         begin = WorkDone("scan", self.reading, total=data.nonzeros, problems=len(requests))
         self.listen(begin)
         if data.held is not None:
+            alphas = [learner.alphas for learner in learners]
             blocks: Iterator[BlockScan] = scan_blocks(data.chunks(), requests, alphas)
         else:
-            tasks = (  # made in turn, so that no row is sent in vain
-                task._replace(rooms=tuple(map(room, learners))) if hold else task
-                for task in scan_tasks(data, alphas)
-            )
+            tasks = _tasks(data, learners, hold=from_slacks)
             where = data.reading, os.path.abspath(data.directory)
             known = data.labels, data.numbers, data.facts
             blocks = self.executor(scan_shard, tasks, requests, *where, *known)
@@ -111,6 +138,34 @@ class Scans:
         zeros = zero_columns(learner.frozen.scan_sums, proof.primal, proof.dual)
         return replace(proof, zero_columns=int(np.count_nonzero(zeros)))
 
+    def _tell(self, learner: Learner, proof: Certificate) -> None:
+        """Tell what is proven of a learner's weights after a reading."""
+        progress = learner.progress
+        _, _, mini_epochs = progress.done_since(learner.running.updates)
+        self.listen(
+            ReadingDone(
+                self.reading,
+                progress.reports[-1].name,
+                "train" if progress.visits else "scan",
+                0,
+                mini_epochs,
+                learner.rows_held,
+                proof,
+                learner.upper_bound,
+                self.data.rows,
+                problem=problem_of(learner),
+            )
+        )
+
+
+def _with_bound(proof: Certificate, bound: Certificate) -> Certificate:
+    """Return a certificate with the larger D of the two and its rounding, and with as many columns
+    as either has proven to weigh 0."""
+    proof = replace(proof, zero_columns=max(proof.zero_columns, bound.zero_columns))
+    if bound.dual <= proof.dual:
+        return proof
+    return replace(proof, dual=bound.dual, rounding_bound=bound.rounding_bound)
+
 
 def _request(learner: Learner, from_slacks: bool) -> ScanRequest:
     """Return the scan that a learner's frozen weights ask for."""
@@ -131,31 +186,30 @@ def _request(learner: Learner, from_slacks: bool) -> ScanRequest:
     )
 
 
-def _add_blocks(blocks: Generator[BlockScan, None, None], learners: Sequence[Learner]) -> None:
+def _add_blocks(blocks: Iterator[BlockScan], learners: Sequence[Learner]) -> None:
     """Add the blocks' sums to the learners, in the order of the blocks, and keep violators as far
     as they fit."""
     first_row = 0
-    with closing(blocks):
-        for block in blocks:
-            for learner, sums in zip(learners, block.seen, strict=True):
-                assert learner.frozen is not None
-                learner.frozen.scan_sums.add(sums.sums)
-                if sums.made is not None:
-                    learner.alphas.put(first_row + sums.made.numbers, sums.made.alphas)
-                if (violators := sums.violators) is not None:
-                    at = np.searchsorted(block.positions, violators.positions)
-                    targets = replace(violators.targets, numbers=first_row + violators.positions)
-                    keep_violators(learner, block.held, at, targets, violators.rows)
-            first_row += block.rows
+    for block in blocks:
+        for learner, sums in zip(learners, block.seen, strict=True):
+            assert learner.frozen is not None
+            learner.frozen.scan_sums.add(sums.sums)
+            if sums.made is not None:
+                learner.alphas.put(first_row + sums.made.numbers, sums.made.alphas)
+            if (violators := sums.violators) is not None:
+                at = np.searchsorted(block.positions, violators.positions)
+                targets = replace(violators.targets, numbers=first_row + violators.positions)
+                keep_violators(learner, block.held, at, targets, violators.rows)
+        first_row += block.rows
 
 
 class ScanTask(NamedTuple):
     """One shard to scan, and for each request the α of its rows, numbered from 0 in the shard,
-    and the room for violators."""
+    and the room for violators, None = none are wanted."""
 
     shard: ShardFile
     alphas: tuple[Numbered, ...]
-    rooms: tuple[int, ...] | None = None
+    rooms: tuple[int, ...] | None
 
     @property
     def name(self) -> str:
@@ -163,12 +217,14 @@ class ScanTask(NamedTuple):
         return self.shard.name
 
 
-def scan_tasks(data: Dataset, alphas: Sequence[Alphas]) -> Iterator[ScanTask]:
-    """Yield the tasks that scan all shards, in order, each with the α of its shard alone."""
+def _tasks(data: Dataset, learners: Sequence[Learner], *, hold: bool) -> Iterator[ScanTask]:
+    """Yield the tasks that scan all shards, in order: each with the α of its shard alone, and made
+    in its turn, so that no row is sent in vain."""
     rows = [shard.rows for shard in data.manifest.shards]
-    pieces = [split(entries.nonzero(), rows) for entries in alphas]
-    for shard, *pieces_of in zip(data.shards, *pieces, strict=True):
-        yield ScanTask(shard, tuple(Numbered(*entries.entries()) for entries in pieces_of))
+    pieces = [split(learner.alphas.nonzero(), rows) for learner in learners]
+    for shard, *of_shard in zip(data.shards, *pieces, strict=True):
+        rooms = tuple(map(room, learners)) if hold else None
+        yield ScanTask(shard, tuple(Numbered(*alphas.entries()) for alphas in of_shard), rooms)
 
 
 def scan_shard(
@@ -182,9 +238,7 @@ def scan_shard(
 ) -> Iterator[BlockScan]:
     """Scan the blocks of a shard, in the labels and ranks of all; it is prepared anew by a worker
     that does not see the directory of the prepared files."""
-    alphas = [Alphas() for _ in task.alphas]
-    for of_rows, numbered in zip(alphas, task.alphas, strict=True):
-        of_rows.put(*numbered)
+    alphas = [Alphas.of(iter([numbered])) for numbered in task.alphas]
     with ExitStack() as stack:
         if not os.path.isdir(directory):
             directory = stack.enter_context(scratch_directory("streamtron-"))

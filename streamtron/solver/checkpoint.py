@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.errors import FileDamaged
 from streamtron.core.losses import Loss
@@ -27,8 +26,7 @@ from streamtron.solver.learner import Learner, take_center
 from streamtron.solver.memory import Memory
 from streamtron.solver.progress import Average, BestWeights, Progress, ReadingBounds, StageReport
 from streamtron.solver.scan import Frozen
-from streamtron.solver.vectors import dense
-from streamtron.solver.weights import WeightState
+from streamtron.solver.weights import WeightState, finite
 
 _KNOWN = (
     Average,
@@ -166,8 +164,7 @@ def _validate(learner: Learner, fields: dict[str, Any]) -> None:
         alike.append((fields["expansion"].v, long))
     if any(left.dtype != right.dtype or left.shape != right.shape for left, right in alike):
         raise ValueError("arrays of another kind or length")
-    unfinished = fields["progress"].finished is None
-    if unfinished and not math.isfinite(kernels.square_sum(running.w)):
+    if not (finite(running) and best.finite):
         raise ValueError("weights that are no numbers")
 
 
@@ -214,7 +211,7 @@ def decode(encoded: Any, arrays: Arrays) -> Any:
     if "float" in encoded:
         return float(encoded["float"])
     if "array" in encoded:
-        return dense(arrays[encoded["array"]])
+        return arrays[encoded["array"]]
     if "alphas" in encoded:
         return Alphas.of_gaps(*(arrays[name] for name in encoded["alphas"]))
     if "dict" in encoded:

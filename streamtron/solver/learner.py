@@ -31,7 +31,7 @@ from streamtron.solver.progress import (
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import AT_MARGIN, Frozen, length_of
 from streamtron.solver.targets import TargetRule, Targets
-from streamtron.solver.weights import WeightState, finite, restart
+from streamtron.solver.weights import WeightState, restart
 
 Vector = NDArray[np.float64]
 
@@ -126,11 +126,6 @@ class Learner:
     def rows_held(self) -> int:
         """How many rows are in memory, here or in the parts."""
         return len(self.active) if self.elsewhere is None else self.elsewhere
-
-    @property
-    def valid(self) -> bool:
-        """Whether the numbers kept from reading to reading are finite."""
-        return finite(self.running) and self.best.finite
 
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
@@ -288,8 +283,6 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut α
     learner.frozen = learner.frozen if keep_scan else None
     scan_next(learner)
-    if not learner.valid:
-        discard_weights(learner)
     learner.elsewhere = None  # until here: α of several parts are never all in memory
 
 
@@ -358,15 +351,3 @@ def set_weights(learner: Learner, w: Vector, bias: float, alphas: Alphas | None)
     learner.visits, learner.unsummed = False, True
     if alphas is not None:
         learner.alphas = alphas
-
-
-def discard_weights(learner: Learner) -> None:
-    """Discard the running and the best weights: the next reading sums them from the α."""
-    _log.warning(
-        "the running weights are not those of any dual variables: memory or disk has "
-        "changed them. They are made afresh from these."
-    )
-    learner.unsummed = True
-    restart(learner.running)
-    learner.best.discard()
-    learner.visits = False

@@ -326,12 +326,6 @@ class BestWeights:
         """(w, w_bias), shape (columns + 1,)."""
         return np.append(self.w, self.bias)
 
-    def nonzero(self, first: int, columns: int) -> tuple[NDArray[np.uint32], Vector]:
-        """Which of so many columns from ``first`` on, numbered from there, have a weight; these."""
-        w = self.w[first : first + columns]
-        nonzero = np.flatnonzero(w).astype(np.uint32)
-        return nonzero, w[nonzero]
-
     @property
     def finite(self) -> bool:
         """Whether all weights are finite."""

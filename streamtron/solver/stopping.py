@@ -67,8 +67,6 @@ def reopen(learner: Learner) -> bool:
     progress, settings, certificate = learner.progress, learner.settings, learner.certificate
     if progress.finished is None or certificate is None:
         return False
-    if not learner.valid:
-        return True
     reached = certificate.relative_duality_gap <= settings.tolerance
     if progress.finished == "epoch limit" and reached and settings.tolerance > 0.0:
         progress.finish("certified")

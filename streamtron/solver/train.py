@@ -29,7 +29,7 @@ from streamtron.core.threads import ONE_THREAD, Threads
 from streamtron.solver import order
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.held_loss import drive
-from streamtron.solver.learner import Learner, discard_weights, scan_anew
+from streamtron.solver.learner import Learner, scan_anew
 from streamtron.solver.reading import (
     begin_reading,
     continue_training,
@@ -256,9 +256,7 @@ def _ease(learner: Learner) -> tuple[float, int]:
 def _reopen(learner: Learner) -> Solve:
     """Continue after an end that today's settings would not have made."""
     learner.progress.finish(None)
-    if not learner.valid:
-        discard_weights(learner)
-    elif learner.complete and learner.elsewhere is None:
+    if learner.complete and learner.elsewhere is None:
         yield from continue_training(learner)
     else:
         scan_anew(learner)

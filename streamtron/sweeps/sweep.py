@@ -33,7 +33,7 @@ from streamtron.runs.inputs import (
     holding_out,
     settings_from,
 )
-from streamtron.runs.report import Outcome, write_outcome
+from streamtron.runs.report import Outcome
 from streamtron.sweeps.folds import Fold, folds_of, with_classes
 from streamtron.sweeps.grid import NAMES, candidates_of, describe_candidate, first_loss
 from streamtron.sweeps.trial import (
@@ -259,7 +259,7 @@ def _write_best(
         return fit(**files, facts={"sweep": table})
     if best.outcome is not None:
         best.outcome.report["sweep"] = table
-        write_outcome(best.outcome, report=files["report"], witness=files["witness"])
+        best.outcome.write(files["report"], files["witness"])
     return best.outcome
 
 

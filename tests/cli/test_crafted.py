@@ -92,12 +92,12 @@ def crafted(root: Path, to: Path, file: str, at: Path_, value: Any) -> Path:
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(root, to)
     path = to / file
-    if file in TABLES:
+    if file in FACTS:
         with closing(sqlite3.connect(path.parent / DATABASE)) as database, database:
-            table, column, where = TABLES[file]
-            [(text,)] = database.execute(f"SELECT {column} FROM {table} WHERE {where}")
-            row = (json.dumps(put(json.loads(text), at, value)),)
-            database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", row)
+            name = FACTS[file]
+            [(text,)] = database.execute("SELECT value FROM facts WHERE name = ?", (name,))
+            row = json.dumps(put(json.loads(text), at, value)), name
+            database.execute("UPDATE facts SET value = ? WHERE name = ?", row)
     else:
         path = state_file(path.parent) if file == "m.run/state" else path
         content, tensors = read_sealed(path)
@@ -105,13 +105,8 @@ def crafted(root: Path, to: Path, file: str, at: Path_, value: Any) -> Path:
     return to
 
 
-TABLES = {
-    "m.run/report": ("facts", "value", "name = 'report'"),
-    "m.run/settings": ("facts", "value", "name = 'settings'"),
-    "m.run/record": ("shards", "record", "number = 1"),
-    "m.run/stamp": ("shards", "stamp", "number = 1"),
-}
-"""JSON of the store → its table, column and row."""
+FACTS = {f"m.run/{name}": name for name in ("report", "settings", "shards", "stamps")}
+"""JSON of the store → its name there."""
 
 
 def contents(root: Path) -> dict[str, Any]:
@@ -119,9 +114,9 @@ def contents(root: Path) -> dict[str, Any]:
     found = {"m": read_sealed(root / "m")[0]}
     found["m.run/state"] = read_sealed(state_file(root / "m.run"))[0]
     with closing(sqlite3.connect(root / "m.run" / DATABASE)) as database:
-        for name, (table, column, where) in TABLES.items():
-            [(text,)] = database.execute(f"SELECT {column} FROM {table} WHERE {where}")
-            found[name] = json.loads(text)
+        for file, name in FACTS.items():
+            [(text,)] = database.execute("SELECT value FROM facts WHERE name = ?", (name,))
+            found[file] = json.loads(text)
     return found
 
 
@@ -136,8 +131,8 @@ COST: dict[str, tuple[str, ...]] = {
     "m": tuple(name for name in COMMANDS if name not in ("inspect run", "forget", "resume")),
     "m.run/report": ("report", "inspect run"),
     "m.run/settings": ("inspect run", "update", "forget", "resume"),
-    "m.run/record": ("inspect run", "report", "certify", "update", "forget"),
-    "m.run/stamp": ("inspect run", "resume"),
+    "m.run/shards": ("inspect run", "report", "certify", "update", "forget"),
+    "m.run/stamps": ("inspect run", "resume"),
     "m.run/state": ("inspect run", "certify", "update", "resume"),
 }
 """File → commands that read it."""
@@ -200,11 +195,11 @@ def test_what_once_led_to_an_error_that_should_not_happen(trained, tmp_path):
         ("m.run/settings", ("multiclass",), "x", "update"),
         ("m.run/settings", ("multiclass",), True, "update"),
         ("m.run/settings", ("multiclass",), False, "update"),
-        ("m.run/record", ("format",), "x", "report"),
+        ("m.run/shards", (0, "format"), "x", "report"),
         ("m.run/state", ("state", "learners", 0, "positive"), [], "resume"),
         ("m", ("settings", "loss"), [], "onnx"),
         ("m.run/state", ("labels", 0), 10**400, "resume"),
         ("m.run/state", ("state", "learners", 0), "gone", "resume"),
-        ("m.run/record", ("bytes",), 10**400, "update"),
+        ("m.run/shards", (0, "bytes"), 10**400, "update"),
     ]
     assert check(trained, tmp_path / "cases", cases) == len(cases)

@@ -221,7 +221,7 @@ PART = Settings(active_set=10**8)
 
 def needed(parts: int, at_once: int, settings: Settings = PART, columns: int = 0) -> int:
     needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
-    return sum(need.size for need in needs)
+    return sum(needs.values())
 
 
 @pytest.mark.parametrize(("short", "more"), [(1, 0), (0, 1)], ids=["a byte", "a column"])

@@ -213,7 +213,7 @@ def bits(outcome: Outcome) -> tuple[Any, ...]:
 THREE_LEARNERS = memory_needed(
     Settings(active_set=120_000), DataSize(ROWS, WIDTH + 1, ROWS * 4), learners=3, threads=1
 )
-TIGHT = {"memory": sum(need.size for need in THREE_LEARNERS), "threads": 1}
+TIGHT = {"memory": sum(THREE_LEARNERS.values()), "threads": 1}
 """A machine on which three learners of many classes fit and four do not."""
 
 

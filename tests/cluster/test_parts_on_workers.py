@@ -30,11 +30,10 @@ from streamtron.core.executor import Parts, Scans
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.certify import certify
+from streamtron.runs.change import forget, update
 from streamtron.runs.fit import run as fit
-from streamtron.runs.forget import forget
 from streamtron.runs.parts import OpenParts, PartPlan
 from streamtron.runs.report import Outcome
-from streamtron.runs.update import update
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum

@@ -25,12 +25,12 @@ from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.reader_config import ReaderConfig, Settled
 from streamtron.data.row_batch import RowBatch
 from streamtron.data.transform import Transformer
+from streamtron.runs.change import update
 from streamtron.runs.convert import convert
 from streamtron.runs.evaluate import evaluate
 from streamtron.runs.fit import fit
 from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
-from streamtron.runs.update import update
 from tests.helpers.examples import examples
 from tests.helpers.layouts import LAYOUTS, NAMES, PAIR, WIDTH, Row, named, one, write_table
 from tests.helpers.models import refused

@@ -12,8 +12,8 @@ import streamtron.cli.main
 import streamtron.cluster.batch
 import streamtron.cluster.parts
 import streamtron.runs.certify
+import streamtron.runs.change
 import streamtron.runs.report_page
-import streamtron.runs.update
 import streamtron.sweeps.sweep
 from streamtron.data.writers.corpus import generate
 

@@ -97,13 +97,13 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
 
 def learners_of_run(run: Path) -> list[Learner]:
     """The learners of a run that has ended, in the ranks of its data."""
-    with store.reading(run) as opened:
-        settings, saved = Settings.from_dict(opened.settings), opened.state()
-        assert saved is not None
-        learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
-        if settings.parts is not None:
-            take_saved_alphas(opened.parts, settings, learners)
-        return learners
+    opened = store.reading(run)
+    settings, saved = Settings.from_dict(opened.settings), opened.state()
+    assert saved is not None
+    learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
+    if settings.parts is not None:
+        take_saved_alphas(opened.parts, settings, learners)
+    return learners
 
 
 def held_loss(

@@ -53,8 +53,8 @@ def write_corpus(
 
 def report_of(run: str | os.PathLike[str]) -> dict[str, Any]:
     """The report that the store of a run has."""
-    with store.reading(run) as opened:
-        report = opened.report
+    opened = store.reading(run)
+    report = opened.report
     assert report is not None
     return report
 
@@ -68,20 +68,20 @@ def put_fact(run: str | os.PathLike[str], name: str, value: Any) -> None:
 
 def manifest_of(run: str | os.PathLike[str]) -> Manifest:
     """The manifest that the store of a run has."""
-    with store.reading(run) as opened:
-        return opened.manifest
+    opened = store.reading(run)
+    return opened.manifest
 
 
 def forgotten_of(run: str | os.PathLike[str]) -> dict[str, Deletions]:
     """The forgotten rows that the store of a run has, by the paths of their shards."""
-    with store.reading(run) as opened:
-        return {rows.path: rows for rows in opened.forgotten}
+    opened = store.reading(run)
+    return {rows.path: rows for rows in opened.forgotten}
 
 
 def state_file(run: str | os.PathLike[str]) -> Path:
     """The file of arrays of the last state of a run."""
-    with store.reading(run) as opened:
-        name = opened._state_file()
+    opened = store.reading(run)
+    name = opened._state_file()
     assert name is not None
     return Path(run, name)
 
@@ -89,8 +89,8 @@ def state_file(run: str | os.PathLike[str]) -> Path:
 def witness_of(run: str | os.PathLike[str], path: Path | None = None) -> Path:
     """The witness of a run, written to ``path``, or beside its directory."""
     path = path or Path(f"{run}.witness")
-    with store.reading(run) as opened:
-        witness.export(opened, path)
+    opened = store.reading(run)
+    witness.export(opened, path)
     return path
 
 
@@ -129,8 +129,8 @@ def at_state(number: int) -> Moment:
     met: set[str | None] = set()
 
     def now(directory: Path, process: int) -> bool:
-        with suppress(StreamtronError), store.reading(directory) as opened:
-            met.update(filter(None, [opened._state_file()]))
+        with suppress(StreamtronError):
+            met.update(filter(None, [store.reading(directory)._state_file()]))
         return len(met) >= number
 
     return now
@@ -158,7 +158,7 @@ def killed(
 KILL_AT_A_CALL = """
 import json, os, signal, sys, streamtron
 from streamtron.runs.finished_run import locate
-from streamtron.runs.store import Store, changing
+from streamtron.runs.store import changing
 left = int(sys.argv[1])
 def one(call):
     def counted(*a, **k):
@@ -169,12 +169,6 @@ def one(call):
     return counted
 for name in ("replace", "fsync", "mkdir", "unlink", "rmdir"):
     setattr(os, name, one(getattr(os, name)))
-connected = Store._connected
-def traced(*a):
-    database = connected(*a)
-    database.set_trace_callback(one(lambda _: None))
-    return database
-Store._connected = traced
 if sys.argv[2] == "recover":
     place = locate(sys.argv[3])
     with changing(place.directory, place.model):
@@ -184,8 +178,7 @@ else:
     getattr(streamtron, sys.argv[2])(words.pop("first", sys.argv[3]), **words)
 os.write(1, str(int(sys.argv[1]) - left).encode())
 """
-"""Ends itself before a system call that changes the disk, or a statement of SQLite; else it prints
-how many there were."""
+"""Ends itself before a system call that changes the disk; else it prints how many there were."""
 
 
 def killed_at_call(number: int, change: str, model: Path, words: object = None) -> tuple[int, str]:
@@ -210,9 +203,9 @@ def content(directory: Path, model: Path) -> dict[str, bytes]:
 def state(place: Path) -> dict[str, Any]:
     """What a run is, but for what tells how long it took and what it read."""
     model, written = kept(place, "m")
-    with store.reading(place / "m.run") as opened:
-        known = opened.settings, opened.stamps, opened.manifest, opened.pending
-        forgotten = [(rows.path, rows.fingerprint, rows.digest) for rows in opened.forgotten]
+    opened = store.reading(place / "m.run")
+    known = opened.settings, opened.stamps, opened.manifest, opened.pending
+    forgotten = [(rows.path, rows.fingerprint, rows.digest) for rows in opened.forgotten]
     return {"model": model, "witness": written, "known": known, "forgotten": forgotten}
 
 

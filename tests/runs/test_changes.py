@@ -143,8 +143,8 @@ def test_no_file_of_a_run_is_as_wide_as_a_row_that_it_has_forgotten(settings, tm
     ]
     fit(write_shards(tmp_path, lines, 3), tmp_path / "m", **settings)
     assert streamtron.forget(tmp_path / "m", "1.svm").model.columns == 12
-    with reading(tmp_path / "m.run") as opened:
-        saved = opened.state()
+    opened = reading(tmp_path / "m.run")
+    saved = opened.state()
     state = saved.state
     sizes = {len(array) for array in state.arrays.values()}
     assert max(sizes) <= 180  # of rows, not of columns

@@ -20,11 +20,9 @@ from scipy import sparse
 import streamtron
 from streamtron import LinearModel, Machine, Settings, generate, run
 from streamtron.core.config import DEFAULT_ACTIVE_SET
-from streamtron.core.errors import FileDamaged, MachineError, SettingsError
-from streamtron.runs import store
+from streamtron.core.errors import MachineError, SettingsError
 from streamtron.runs.inspect import describe_shards
-from streamtron.runs.store import take_apart
-from streamtron.solver.checkpoint import State
+from streamtron.runs.job import STATE_COLUMN, STATE_ROW
 from tests.helpers.runs import kept, state_file
 
 TWO_ROWS = "1 1:1\n-1 1:-1\n"
@@ -296,7 +294,7 @@ def test_columns_that_never_occur_cost_no_more_than_a_count_at_the_peak_of_a_fit
     assert many - few <= 8 * COLUMNS
 
 
-def test_the_plan_counts_columns_that_occur_and_model_and_state_those_that_are_not_0(place):
+def test_the_plan_counts_columns_that_occur_as_a_state_does_and_a_model_those_that_are_not_0(place):
     told = describe_shards([str(place / "rows.svm")], Settings(), Machine())
     assert told["columns"] == COLUMNS
     pairs = (place / "rows.svm").read_text().split()
@@ -308,18 +306,5 @@ def test_the_plan_counts_columns_that_occur_and_model_and_state_those_that_are_n
     assert (model.columns, kept == np.count_nonzero(model.weights)) == (COLUMNS, True)
     assert kept > ROWS
     assert os.path.getsize(place / "m") <= 14 * kept + 4_000
-    rows = 8 * ROWS  # their numbers and α
-    assert os.path.getsize(state_file(place / "m.run")) <= 24 * kept + rows + 20_000
-
-
-@pytest.mark.parametrize(
-    "told", [["w.columns", -1], ["w.columns", 3], ["x", 9], ["w.columns", 1 << 60], 3, ["w"]]
-)
-def test_a_state_whose_vectors_cannot_be_put_together_is_none(tmp_path, told, monkeypatch):
-    state = State(0, {"learners": [], "group": None}, {"w": np.eye(9)[4]})
-    monkeypatch.setattr(store, "take_apart", lambda arrays: (take_apart(arrays)[0], {"w": told}))
-    with store.changing(tmp_path, None) as opened:
-        opened.begin(Settings(), None, [])
-        opened.save(store.SavedState(state, [], np.arange(9, dtype=np.uint32), 0, 0, 0.0, {}))
-        with pytest.raises(FileDamaged, match="intact, but not a state"):
-            opened.state()
+    room = STATE_ROW * ROWS + STATE_COLUMN * occurring
+    assert os.path.getsize(state_file(place / "m.run")) <= room + 20_000

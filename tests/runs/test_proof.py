@@ -425,6 +425,9 @@ def test_a_witness_proves_in_a_reading_and_a_forged_one_nothing_false(data, tmp_
     most = (2.0 * (claimed["primal_objective"] - claimed["dual_objective"])) ** 0.5
     length = float(np.linalg.norm(outcome.model.weights))
     assert proof.distance <= most / (length - most), "½ ‖v − u‖² ≤ P − D"
+    v = data.X.T @ (outcome.alphas[0].dense(ROWS) * data.labels)
+    by_hand = np.linalg.norm(outcome.model.weights - v) / np.linalg.norm(v)
+    assert proof.distance == pytest.approx(by_hand, rel=1e-4, abs=1e-9)
     solver = {"squared_hinge": 1, "log_loss": 0, "hinge": 3}[loss]
     theirs = liblinears(data, tmp_path, f"-s {solver}", 2.0, 1.0)
     proof = certify(theirs, data.path, C=2.0, witness=tmp_path / "witness")

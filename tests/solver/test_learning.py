@@ -36,8 +36,7 @@ def test_a_run_in_groups_is_taken_up_and_groups_that_are_done_are_not_fitted_aga
     occurring = {pair.split(":")[0] for row in pairs for pair in row}
     size = DataSize(len(pairs), len(occurring), sum(map(len, pairs)))
     two, three = (
-        sum(need.size for need in memory_needed(settings, size, learners=n, threads=2))
-        for n in (2, 3)
+        sum(memory_needed(settings, size, learners=n, threads=2).values()) for n in (2, 3)
     )  # so many learners at a time
 
     def fit(model: str, tol: float = 0.1, **options: Any) -> Outcome:

@@ -128,7 +128,7 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
     size = DataSize(750, WIDTH, nonzeros, by_row=True)
     learners = 6 * len(NAMES)
     needs = memory_needed(settings, size, learners=7, threads=2, of=learners)
-    tight = Machine(memory=sum(need.size for need in needs), threads=2)
+    tight = Machine(memory=sum(needs.values()), threads=2)
     told: list[Event] = []
     grouped = swept(place, "multiclass", train=train, machine=tight, listen=told.append)
     assert lasting(grouped) == lasting(rows)
