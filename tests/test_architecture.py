@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import streamtron
-from tests.helpers import house
-from tests.helpers.house import imports, tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "streamtron"
@@ -63,6 +63,26 @@ TOLERANCE = 100
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@cache
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it, if only for types, and what it takes of
+    them; ``streamtron`` itself is left out where something is taken of it."""
+    found = set[str]()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+            found |= {str(node.module)} - {"streamtron"}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return found
+
+
 def _entry(path: Path) -> str:
     """The entry of streamtron that a file lies in: a package, or a module by itself."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
@@ -106,7 +126,8 @@ def test_a_library_is_imported_only_by_its_owner() -> None:
 @pytest.mark.parametrize("directory", GOALS)
 def test_package_and_tests_grow_no_further_from_their_goals(directory: str) -> None:
     goal, today = GOALS[directory]
-    lines = house.lines(sorted((ROOT / directory).rglob("*.py")))
+    files = (ROOT / directory).rglob("*.py")
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
     assert lines <= today + TOLERANCE, (
         f"{directory} has {lines:,} lines. The goal is at most {goal:,}; until it is met, today's "
         f"figure, {today:,}, is the limit, with a tolerance of {TOLERANCE} lines, and it may only "
@@ -114,13 +135,25 @@ def test_package_and_tests_grow_no_further_from_their_goals(directory: str) -> N
     )
 
 
-@pytest.mark.parametrize("room", ["core", "solver", "runs", "sweeps", "cluster", "cli"])
-def test_the_modules_of_a_room_import_each_other_in_no_circle(room: str) -> None:
-    assert house.circle(room) == []
+def test_modules_import_each_other_in_no_circle() -> None:
+    """But for rooms whose classes name each other's types."""
+    rooms = {"core", "solver", "runs", "sweeps", "cluster", "cli"}
+    paths = [path for path in SOURCES if _entry(path) in rooms and path.name != "__init__.py"]
+    names = {_module(path) for path in paths}
+    graph = {_module(path): imports(path) & names - {_module(path)} for path in paths}
+    TopologicalSorter(graph).prepare()  # raises a CycleError with the modules of a circle
+
+
+_WORDS = "found one own each more shared alone now before these those both other others such same"
+PRONOUNS = {*_WORDS.split(), "whole", "rest"}
+"""Words that name no value: a name says what something is, not which."""
 
 
 def test_no_name_is_a_pronoun() -> None:
-    assert list(house.pronouns()) == []
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                assert node.id not in PRONOUNS, f"{path}, line {node.lineno}"
 
 
 OWNERS_OF_STATE = {"solver/learner", "solver/progress", "solver/part_problem"}
@@ -155,16 +188,6 @@ def test_theory_imports_math_and_nothing_else() -> None:
     assert modules - {"__future__"} == {"math"}
 
 
-def test_the_library_prints_nothing() -> None:
-    assert [path for path in SOURCES if _entry(path) != "cli" and "print" in _called(path)] == []
-
-
-def test_nothing_is_unpickled_or_evaluated() -> None:
-    for path in SOURCES:
-        assert not {"pickle", "dill", "joblib", "marshal", "shelve"} & imports(path), path
-        assert not {"eval", "exec"} & _called(path), path
-
-
 def test_no_module_gives_a_name_twice() -> None:
     for path in SOURCES:
         given = [
@@ -176,24 +199,6 @@ def test_no_module_gives_a_name_twice() -> None:
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
         ]
         assert {name for name in given if given.count(name) > 1} == set(), path
-
-
-def _public_definitions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.ClassDef]:
-    """What a module or class defines under a public name, but for what lies within functions."""
-    for inner in ast.iter_child_nodes(node):
-        if isinstance(inner, ast.FunctionDef | ast.ClassDef) and inner.name.startswith("_"):
-            continue
-        if isinstance(inner, ast.FunctionDef | ast.ClassDef):
-            yield inner
-        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _public_definitions(inner)
-
-
-def test_whatever_is_public_has_a_docstring() -> None:
-    for path in SOURCES:
-        assert ast.get_docstring(tree_of(path)) or not path.read_text("utf-8").strip(), path
-        for node in _public_definitions(tree_of(path)):
-            assert ast.get_docstring(node), f"{path}: {node.name}"
 
 
 def test_the_examples_in_the_docstrings_come_out_as_written() -> None:

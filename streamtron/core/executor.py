@@ -48,6 +48,7 @@ class Each:
         self.__name__ = names.pop() if len(names) == 1 else "mixed"
 
     def __call__(self, part: Any, steps: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
+        """Make the steps of a part, each for one of its problems."""
         return tuple(step(part.problems[k], *arguments) for k, (step, arguments) in steps)
 
 
