@@ -1,33 +1,30 @@
-"""Commands run in this process, and in processes of their own that need not start an interpreter
-and import everything: a process that has done so, and does nothing else, forks them."""
+"""Commands run in this process, and in processes of their own, which need not start an interpreter
+and import everything: multiprocessing forks them from one that has done so."""
 
 import atexit
-import importlib
 import io
-import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import dask
+import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
 
 from streamtron.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
-EVERYTHING = "tests.helpers.everything"
 COMMAND = "from streamtron.cli.main import main; main()"
 """What the installed command does."""
 
@@ -66,41 +63,38 @@ class Process:
     Parameters
     ----------
     cwd : its directory; the environment is this process's as it is now.
-    terminal : descriptor of a terminal for its stdout and stderr, which are then not kept.
+    terminal : the name of a terminal for its stdout and stderr, which are then not kept.
     """
 
-    def __init__(self, code: str, *words: object, cwd: Path, terminal: int | None = None) -> None:
-        self._out = tempfile.TemporaryFile()  # noqa: SIM115, closed at the end
-        self._err = tempfile.TemporaryFile()  # noqa: SIM115
-        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = json.dumps([code, [*map(str, words)], str(cwd), dict(os.environ)]).encode()
-        with theirs:
-            out, err = self._out.fileno(), self._err.fileno()
-            if terminal is not None:
-                out = err = terminal
-            socket.send_fds(_forker(), [request], [out, err, theirs.fileno()])
-        self.pid = int(self._news.recv(99))
-        self.returncode: int | None = None
+    def __init__(self, code: str, *words: object, cwd: Path, terminal: str | None = None) -> None:
+        self._said = [tempfile.NamedTemporaryFile() for _ in range(2)]  # noqa: SIM115
+        names = [terminal or file.name for file in self._said]
+        given = code, [*map(str, words)], str(cwd), dict(os.environ), names
+        self._process = _forking().Process(target=_run, args=given)
+        self._process.start()
+        self.pid = int(self._process.pid or 0)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.exitcode
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        return self._look(0.0)
+        """The same."""
+        return self.returncode
 
     def wait(self, timeout: float = 900.0) -> int:
         """The exit code, in the end."""
-        code = self._look(timeout)
-        assert code is not None, "it does not end"
-        return code
+        self._process.join(timeout)
+        assert self.returncode is not None, "it does not end"
+        return self.returncode
 
     def end(self, timeout: float = 900.0) -> Ended:
         """Wait, and take what it has said."""
-        code = self.wait(timeout)
-        said = []
-        for file in (self._out, self._err):
+        code, said = self.wait(timeout), []
+        for file in self._said:
             with file:
-                file.seek(0)
                 said.append(file.read().decode())
-        self._news.close()
         return Ended(code, *said)
 
     def line_with(self, words: str) -> str:
@@ -108,8 +102,8 @@ class Process:
         found: list[str] = []
 
         def there() -> bool:
-            text = os.pread(self._err.fileno(), 1 << 20, 0).decode()
-            found[:] = [line for line in text.splitlines(True) if words in line and "\n" in line]
+            lines = Path(self._said[1].name).read_text().splitlines(True)
+            found[:] = [line for line in lines if words in line and "\n" in line]
             return bool(found) or self.poll() is not None
 
         until(there)
@@ -130,15 +124,6 @@ class Process:
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
-
-    def _look(self, timeout: float) -> int | None:
-        if self.returncode is None:
-            self._news.settimeout(timeout)
-            try:
-                self.returncode = int(self._news.recv(99))
-            except (BlockingIOError, TimeoutError):
-                return None
-        return self.returncode
 
 
 def _state(task: Path) -> str:
@@ -170,73 +155,30 @@ def here(place: Path, *words: object) -> Ended:
     return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
 
+@cache
+def _forking() -> Any:
+    """What makes processes that are forked from one that has imported everything."""
+    multiprocessing.set_forkserver_preload(["tests.helpers.everything", "distributed.nanny"])
+    with chdir(ROOT), patch.dict(os.environ, PYTHONSAFEPATH=""):  # which connect may have set
+        forkserver.ensure_running()
+    return multiprocessing.get_context("forkserver")
+
+
 @contextmanager
 def workers_forked() -> Iterator[None]:
-    """Dask's workers that this process starts are forked from a process that has imported
-    everything; those started by another process, or outside of the context, import it anew."""
-    import distributed  # noqa: F401 (else the end of a dask.config.set takes its defaults away)
-
-    multiprocessing.set_forkserver_preload([EVERYTHING, "distributed.nanny"])
-    with chdir(ROOT):  # from where it imports
-        forkserver.ensure_running()
+    """Dask's workers that this process starts are forked, too; those started by another process, or
+    outside of the context, import everything anew."""
+    _forking()
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         yield
 
 
-@cache
-def _forker() -> socket.socket:
-    """Where requests are sent to."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.processes", str(theirs.fileno())],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONSAFEPATH": ""},  # which connect may have set
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )
-    atexit.register(process.wait)
-    atexit.register(mine.close)  # which ends it; done before it is waited for
-    return mine
-
-
-# --- in the process that forks -------------------------------------------------------------------
-
-
-def _requests(requests: socket.socket) -> Iterator[tuple[str, list[int]]]:
-    """Request and files of every process that is wanted, until no process is left."""
-    while True:
-        request, files, _, _ = socket.recv_fds(requests, 1 << 20, 3)
-        if not request:
-            return
-        yield request.decode(), files
-
-
-def _next_code(requests: socket.socket) -> str | None:
-    """The code that this process is to run, which is a fork; None in the one that forked."""
-    for request, files in _requests(requests):
-        if os.fork() == 0:
-            requests.close()
-            return _in_a_child(request, files)
-        for file in files:
-            os.close(file)
-        _reap()
-    return None
-
-
-def _in_a_child(request: str, files: list[int]) -> str | None:
-    """Fork once more, so that every process has one that waits for it and tells how it ended."""
-    out, err, news = files
-    child = os.fork()
-    if child:
-        os.write(news, str(child).encode())
-        _, status = os.waitpid(child, 0)
-        os.write(news, str(os.waitstatus_to_exitcode(status)).encode())
-        os._exit(0)
-    os.close(news)
-    code, words, directory, environment = json.loads(request)
-    for file, number in ((out, 1), (err, 2)):
+def _run(
+    code: str, words: list[str], directory: str, environment: dict[str, str], names: list[str]
+) -> None:
+    """Run code in this process, which has just been forked."""
+    for number, name in enumerate([os.devnull, *names]):
+        file = os.open(name, os.O_RDWR | os.O_NOCTTY)
         os.dup2(file, number)
         os.close(file)
     os.chdir(directory)
@@ -244,42 +186,11 @@ def _in_a_child(request: str, files: list[int]) -> str | None:
     os.environ.update(environment)
     dask.config.refresh()  # which has read another environment
     sys.argv[1:] = words
-    return code
-
-
-def _reap() -> None:
-    """Take leave of those whose process has ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def _run(code: str) -> NoReturn:
-    """Run it and leave, without the half second that Python takes to tidy up so much."""
-    status = 0
     try:
         exec(compile(code, "<command>", "exec"), {"__name__": "__main__"})
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    threading._shutdown()  # waits for threads, as the end of Python
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-if __name__ == "__main__":
-    importlib.import_module(EVERYTHING)
-    code = _next_code(socket.socket(fileno=int(sys.argv[1])))
-    if code is not None:
-        _run(code)
+    finally:
+        threading._shutdown()  # waits for threads, as the end of Python
+        atexit._run_exitfuncs()
 
 
 def python(kernels: Path, *words: object) -> str:
