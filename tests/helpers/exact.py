@@ -5,18 +5,16 @@ Nothing of the package is used but its public faces.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron import StreamtronClassifier, StreamtronRegressor
+from streamtron import StreamtronClassifier
 from streamtron.core.errors import StreamtronError
 from streamtron.core.theory import decision_radius
 
@@ -32,10 +30,9 @@ Vector = list[Decimal]
 
 @dataclass(frozen=True)
 class Problem:
-    """½‖v‖² + Σ C_k max(0, 1 − l_k (x_k, ρ)·v)², v = (w, w_bias), and how it is to be solved; or
-    that of another loss, of numbers.
+    """½‖v‖² + Σ C_k max(0, 1 − l_k (x_k, ρ)·v)², v = (w, w_bias), and how it is to be solved.
 
-    ``X``: float32 values, dense. ``weights`` multiply ``C``. ``free``: the bias costs nothing.
+    ``X``: float32 values, dense. ``weights`` multiply ``C``.
     """
 
     X: NDArray[np.float32]
@@ -45,29 +42,22 @@ class Problem:
     rho: float
     tol: float
     epochs: int
-    loss: str = "squared_hinge"
-    epsilon: float = 0.0
-    free: bool = False
 
     @property
     def objective(self) -> Objective:
-        """Of the rows that weigh something: x_k are l_k (x_k, ρ); of numbers (x_k, ρ)."""
-        numbers, counting = self.loss != "squared_hinge", self.weights != 0.0
-        signs, t = self.y[counting].tolist(), [ONE] * int(counting.sum())
-        if numbers:
-            signs, t = t, [*map(Decimal, signs)]
+        """Of the rows that weigh something."""
+        counting = self.weights != 0.0
         patterns = [
             [Decimal(sign) * Decimal(value) for value in (*row, self.rho)]
-            for row, sign in zip(self.X[counting].tolist(), signs, strict=True)
+            for row, sign in zip(self.X[counting].tolist(), self.y[counting].tolist(), strict=True)
         ]
         costs = [Decimal(self.C) * Decimal(weight) for weight in self.weights[counting].tolist()]
-        penalties = [ONE] * self.X.shape[1] + [NOTHING if self.free else ONE]
-        return Objective(patterns, t, costs, penalties, self.loss, Decimal(self.epsilon))
+        return Objective(patterns, costs)
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """v*, and a bracket of P*, of the squared hinge tight to ``SOLVED``."""
+    """v*, and a bracket of P* tight to ``SOLVED``."""
 
     v: Vector
     dual: Decimal
@@ -76,38 +66,20 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Objective:
-    """P(v) = Σ p_j v_j²/2 + Σ C_k φ(x_k·v − t_k). ``penalties`` are p_j."""
+    """P(v) = ‖v‖²/2 + Σ C_k max(0, 1 − y_k·v)². ``patterns`` are y_k."""
 
-    X: Sequence[Vector]
-    t: Vector
+    patterns: Sequence[Vector]
     costs: Vector
-    penalties: Vector
-    loss: str
-    epsilon: Decimal
 
-    def phi(self, r: Decimal) -> tuple[Decimal, Decimal, Decimal]:
-        """φ, φ' and φ''; the squared hinge of a margin is that of 1 below it."""
-        size, sign, epsilon = abs(r), ONE if r > 0 else -ONE, self.epsilon
-        if self.loss == "squared_error" or (self.loss == "huber" and size <= epsilon):
-            return r * r / 2, r, ONE
-        if self.loss == "huber":
-            return epsilon * size - epsilon * epsilon / 2, sign * epsilon, NOTHING
-        sign, slack = (-ONE, -r) if self.loss == "squared_hinge" else (sign, size - epsilon)
-        if slack <= 0:
-            return NOTHING, NOTHING, NOTHING
-        if self.loss.startswith("squared"):
-            return slack * slack, 2 * sign * slack, 2 * ONE
-        return slack, sign, NOTHING
-
-    def residuals(self, v: Vector) -> Vector:
-        return [dot(x, v) - t for x, t in zip(self.X, self.t, strict=True)]
+    def slacks(self, v: Vector) -> Vector:
+        return [max(ONE - dot(y, v), NOTHING) for y in self.patterns]
 
     def primal(self, v: Vector) -> Decimal:
-        penalty = dot([p * a for p, a in zip(self.penalties, v, strict=True)], v) / 2
-        return penalty + dot(self.costs, [self.phi(r)[0] for r in self.residuals(v)])
+        return dot(v, v) / 2 + dot(self.costs, [s * s for s in self.slacks(v)])
 
-    def least(self, v: Vector) -> Vector:
-        """The v of least P, by Newton's method from v, which ends after finitely many steps."""
+    def least(self) -> Vector:
+        """The v of least P, by Newton's method from 0, which ends after finitely many steps."""
+        v = [NOTHING] * len(self.patterns[0])
         for _ in range(300):
             there = self.lower(v)
             if not self.primal(there) < self.primal(v) * (1 - SOLVED):
@@ -117,34 +89,27 @@ class Objective:
 
     def lower(self, v: Vector) -> Vector:
         """A Newton step from v with an exact line search: P is a quadratic between bends."""
-        step = self._step(v, [self.phi(r) for r in self.residuals(v)])
+        d, right = len(v), [-a for a in v]
+        matrix = [[ONE if i == j else NOTHING for j in range(d)] for i in range(d)]
+        for y, c, slack in zip(self.patterns, self.costs, self.slacks(v), strict=True):
+            for i in range(d if slack else 0):
+                right[i] += 2 * c * slack * y[i]
+                for j in range(d):
+                    matrix[i][j] += 2 * c * y[i] * y[j]
+        step = solved(matrix, right)
         length = self._length(v, step)
         return [a + length * b for a, b in zip(v, step, strict=True)]
 
-    def _step(self, v: Vector, terms: list[tuple[Decimal, Decimal, Decimal]]) -> Vector:
-        d = len(v)
-        gradient = [p * a for p, a in zip(self.penalties, v, strict=True)]
-        matrix = [[self.penalties[i] if i == j else NOTHING for j in range(d)] for i in range(d)]
-        for x, c, (_, slope, bend) in zip(self.X, self.costs, terms, strict=True):
-            for i in range(d):
-                gradient[i] += c * slope * x[i]
-            for i, j in product(range(d), repeat=2):
-                matrix[i][j] += c * bend * x[i] * x[j]
-        return solved(matrix, [-g for g in gradient])
-
     def _length(self, v: Vector, step: Vector) -> Decimal:
-        residuals, slopes = self.residuals(v), [dot(x, step) for x in self.X]
-        penalised = [p * a for p, a in zip(self.penalties, step, strict=True)]
+        room = [ONE - dot(y, v) for y in self.patterns]
+        slopes = [dot(y, step) for y in self.patterns]
 
         def slope_at(theta: Decimal) -> Decimal:
-            there = [a + theta * b for a, b in zip(v, step, strict=True)]
-            rows = zip(self.costs, residuals, slopes, strict=True)
-            return dot(penalised, there) + sum(
-                (c * self.phi(r + theta * s)[1] * s for c, r, s in rows), NOTHING
-            )
+            rows = zip(self.costs, room, slopes, strict=True)
+            lost = (-2 * c * max(r - theta * s, NOTHING) * s for c, r, s in rows)
+            return dot(step, v) + theta * dot(step, step) + sum(lost, NOTHING)
 
-        pairs = product(zip(residuals, slopes, strict=True), [self.epsilon, -self.epsilon, NOTHING])
-        borders = sorted({(b - r) / s for (r, s), b in pairs if s and (b - r) / s > 0})
+        borders = sorted({r / s for r, s in zip(room, slopes, strict=True) if s and r / s > 0})
         low = NOTHING
         for high in [*borders, None]:
             piece = (low + 3 if high is None else high) - low
@@ -178,22 +143,20 @@ def solved(matrix: list[Vector], right: Vector) -> Vector:
     return v
 
 
-def optimum(problem: Problem, start: Sequence[float | Decimal] = ()) -> Optimum:
-    """Solve by Newton's method with an exact line search; from 0, or of numbers from ``start``."""
+def optimum(problem: Problem) -> Optimum:
+    """Solve by Newton's method with an exact line search."""
     with localcontext(DIGITS):
         exact = problem.objective
-        classes = exact.loss == "squared_hinge"
-        v = exact.least([NOTHING] * len(exact.X[0]) if classes else [*map(Decimal, start)])
-        primal = exact.primal(v)
-        dual = _dual(exact, v) if classes else primal
+        v = exact.least()
+        primal, dual = exact.primal(v), _dual(exact, v)
         assert primal - dual <= SOLVED * primal
         return Optimum(v, dual, primal)
 
 
 def _dual(exact: Objective, v: Vector) -> Decimal:
     """max over θ of D(θ α), α_k = −C_k φ'."""
-    alphas = [-c * exact.phi(r)[1] for c, r in zip(exact.costs, exact.residuals(v), strict=True)]
-    a = [dot(alphas, column) for column in zip(*exact.X, strict=True)]
+    alphas = [2 * c * slack for c, slack in zip(exact.costs, exact.slacks(v), strict=True)]
+    a = [dot(alphas, column) for column in zip(*exact.patterns, strict=True)]
     pairs = zip(alphas, exact.costs, strict=True)
     square = dot(a, a) + sum((alpha * alpha / (2 * c) for alpha, c in pairs), NOTHING)
     total = sum(alphas, NOTHING)
@@ -207,7 +170,7 @@ def false_claims(
 
     ``radius`` : ‖v − v*‖ at most, as claimed.
     """
-    best = optimum(problem, v)
+    best = optimum(problem)
     with localcontext(DIGITS):
         weights = [Decimal(value) for value in v]
         own = problem.objective.primal(weights)
@@ -274,56 +237,23 @@ def draw(seed: int) -> Problem:
     return Problem(X.astype(np.float32), y, weights, C, rho, tol, int(rng.integers(2, 9)))
 
 
-def scale_of(rng: np.random.Generator) -> float:
-    """1, a few orders of magnitude, or as many as there are."""
-    reach = rng.choice([0.1, 3.0, 8.0])
-    return float(10.0 ** rng.uniform(-reach, reach))
-
-
-def draw_numbers(loss: str, seed: int) -> Problem:
-    """A problem whose labels are numbers."""
-    rng = np.random.default_rng(seed)
-    n, d = int(rng.integers(2, 14)), int(rng.integers(1, 4))
-    X = rng.normal(size=(n, d)) * scale_of(rng) * 10.0 ** rng.uniform(-1, 1, d)
-    X = X.astype(np.float32)
-    X[rng.random((n, d)) < 0.3] = 0
-    size = scale_of(rng)
-    t = size * (rng.normal(size=n) + rng.choice([0.0, 1.0, 1e6]) * rng.normal())
-    weights = np.where(rng.random(n) < 0.2, 0.0, 10.0 ** rng.uniform(-2, 2, n))
-    weights[0] = 1.0
-    intercept = str(rng.choice(["free", "penalised", "none"]))
-    epsilon, C = float(size * 10.0 ** rng.uniform(-2, 1)), scale_of(rng)
-    tol, epochs = float(rng.choice([0.3, 1e-2, 1e-6])), int(rng.choice([1, 2, 5]))
-    rho, free = float(intercept != "none"), intercept == "free"
-    return Problem(X, t, weights, C, rho, tol, epochs, loss, epsilon, free)
-
-
 def fitted(problem: Problem) -> tuple[dict[str, Any], list[float], float]:
-    """The certificate, v and radius that streamtron gives; none where labels are numbers."""
+    """The certificate, v and radius that streamtron gives."""
     rho, how = problem.rho, {"C": problem.C, "tol": problem.tol, "max_iter": problem.epochs}
-    numbers, radius = problem.loss != "squared_hinge", math.inf
-    if numbers:
-        epsilon = None if problem.loss == "squared_error" else problem.epsilon
-        intercept = "free" if problem.free else "penalised" if rho else "none"
-        model = StreamtronRegressor(loss=problem.loss, epsilon=epsilon, intercept=intercept, **how)
-    else:
-        model = StreamtronClassifier(fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0, **how)
+    model = StreamtronClassifier(fit_intercept=rho > 0.0, intercept_scaling=rho or 1.0, **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(problem.X.astype(np.float64), problem.y, problem.weights)
     proven = model.certificate_
-    if not numbers:
-        radius = decision_radius(proven["primal_objective"], proven["dual_objective"])
-    bias = float(np.ravel(model.intercept_)[0]) / rho if rho else 0.0
-    return proven, [*np.ravel(model.coef_).tolist(), bias], radius
+    radius = decision_radius(proven["primal_objective"], proven["dual_objective"])
+    bias = float(model.intercept_[0]) / rho if rho else 0.0
+    return proven, [*model.coef_[0].tolist(), bias], radius
 
 
 def checked(problem: Problem) -> tuple[list[str], float]:
-    """Fit, and hold to the optimum: the false claims, and the gap claimed. A fit to classes that
-    ends in an error is false, too; one to numbers is of values that no sum can hold."""
+    """Fit, and hold to the optimum: the false claims, and the gap claimed. An error is one, too."""
     try:
         certificate, v, radius = fitted(problem)
     except (ArithmeticError, StreamtronError, ValueError) as error:
-        refused = isinstance(error, StreamtronError) and problem.loss != "squared_hinge"
-        return [] if refused else [f"{type(error).__name__}: {error}"], 1.0
+        return [f"{type(error).__name__}: {error}"], 1.0
     return false_claims(problem, certificate, v, radius), certificate["relative_duality_gap"]
