@@ -1,4 +1,4 @@
-"""What a frozen scan proves, held against exact arithmetic and against γ_d of small sets."""
+"""Certificates: what their sums prove, held against exact arithmetic."""
 
 import math
 import operator
@@ -10,11 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamtron import Settings
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, dual_weights_off
 from streamtron.core.errors import InternalError
 from streamtron.core.executor import sum_over_tree
+from streamtron.core.losses import HINGE
+from streamtron.core.rows import Facts
 from streamtron.core.scan_sums import ScanSums
+from streamtron.solver.learner import Learner, augment
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import Targets
 from tests.helpers.kernel_cases import prove
@@ -121,14 +125,21 @@ def test_the_gap_is_that_of_the_objectives_printed_beside_it_or_a_little_more(up
         assert proof["relative_duality_gap"] > 0.0, "for rounding may hide one"
 
 
-def test_weights_that_do_not_separate_rows_of_a_hard_margin_prove_no_objective():
-    rows = csr([[(0, 1.0)], [(0, 1.0)]])  # rows 1 and −1 of opposite labels: γ = −1
-    costs = np.full(2, np.inf)
-    targets = Targets(np.arange(2), np.array([1, -1], np.int8), costs, np.ones(2))
-    scan = Frozen(np.zeros(1), 0.0)
-    scan.scan(rows, targets, np.zeros(2, np.float32), 0.0)
-    found = scan.certificate()
-    assert (found.primal, found.primal_margin) == (np.inf, -np.inf)
-    plain = found.to_dict()
-    assert plain["primal_objective"] is plain["primal_margin"] is None
-    assert plain["relative_duality_gap"] == 1.0
+@pytest.mark.parametrize("rho", [1.0, 4096.0])
+def test_the_feature_of_the_bias_does_not_matter_to_what_is_proven(rho):
+    """Of a dual point that is off by a part of 10⁻⁶."""
+    rows, alphas = csr([[(0, 1.0)], [(0, -1.0)]]), np.float32([0.25, 0.25 * (1.0 - 1e-6)])
+    targets = Targets(np.arange(2), np.int8([1, -1]), np.full(2, 0.5), np.ones(2))
+    frozen = Frozen(np.array([0.5]), 0.0, HINGE, rho)
+    frozen.scan(rows, targets, alphas, rho)
+    assert frozen.certificate().dual == pytest.approx(0.375, rel=1e-5)
+
+
+def test_another_feature_changes_neither_the_best_weights_nor_the_dual_variables():
+    at = 4096.0
+    learner = Learner(Settings(C=1.0, intercept="free"), 2, Facts(2, 2.0, 1.0, 1.0, 1.0, ()))
+    running, best = learner.running, learner.best
+    running.settle(np.ones(2), 3.0 * at, 5.0)  # Σ α_k l_k = 3
+    best.bias, best.candidate = 0.5 / at, np.array([1.0, 2.0, 0.25 / at])
+    augment(learner, 4.0)
+    assert (running.bias, 4.0 * best.bias, 4.0 * best.candidate[-1]) == (12.0, 0.5, 0.25)

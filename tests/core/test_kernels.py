@@ -90,23 +90,21 @@ def test_visits_equal_their_oracle_bit_for_bit(loss, case, numbers):
 
 PLAIN = Case([[(0, 1.0)]], [1], [0.0], 0.0, [0], 1.0, 1.0, True)
 
-EDGES = {
-    "the first row; then y·a is 2 and not √2": replace(
-        PLAIN,
-        rows=[[(0, 1.0)], [(0, 2.0)]],
-        signs=[1, 1],
-        delta2=[0.0, 0.0],
-        order=[1, 0],
-        epsilon=0.5,
-    ),
-    "y·a is 0, 1, and 2, the threshold itself": replace(PLAIN, order=[0] * 4, b=2.0),
-    "a count that becomes full and stays so": replace(
-        PLAIN, order=[0, 0], b=1e300, rho=1.0, by_length=False, counts=[LARGEST_COUNT - 1]
-    ),
-}
+FIRST_ROW = replace(  # then y·a is 2 and not √2
+    PLAIN, rows=[[(0, 1.0)], [(0, 2.0)]], signs=[1, 1], delta2=[0.0] * 2, order=[1, 0], epsilon=0.5
+)
+AT_THE_THRESHOLD = replace(PLAIN, order=[0] * 4, b=2.0)  # y·a is 0, 1, and 2, the threshold itself
+FULL = replace(  # a count that becomes full and stays so
+    PLAIN, order=[0, 0], b=1e300, rho=1.0, by_length=False, counts=[LARGEST_COUNT - 1]
+)
 
 
-def equal_in_the_procedure_of_the_paper(case: Case) -> None:
+@prove
+@given(cases())
+@example(FIRST_ROW)
+@example(AT_THE_THRESHOLD)
+@example(FULL)
+def test_mistakes_are_found_and_added_as_by_the_oracle_bit_for_bit(case):
     """Mistakes are found, and added, where the oracle finds and adds them."""
     oracle = case.oracle()
     state = State(oracle, oracle.counts)
@@ -131,36 +129,20 @@ def equal_in_the_procedure_of_the_paper(case: Case) -> None:
     assert updates == len(changed)
 
 
-@prove
-@given(cases())
-def test_mistakes_are_found_and_added_as_by_the_oracle_bit_for_bit(case):
-    equal_in_the_procedure_of_the_paper(case)
-
-
-@pytest.mark.parametrize("case", EDGES.values(), ids=EDGES)
-def test_mistakes_at_the_edges_are_those_of_the_oracle_too(case):
-    equal_in_the_procedure_of_the_paper(case)
-
-
-@pytest.mark.parametrize(
-    ("loss", "alpha"),
-    [("hinge", 1.0), ("log_loss", 0.5), ("epsilon_insensitive", -1.0), ("huber", -EPSILON)],
-)
-def test_a_row_of_nothing_gets_the_dual_variable_that_its_loss_alone_wants(loss, alpha):
-    """Of C = 1, and a number of −3: as float32, towards 0."""
-    case = replace(PLAIN, rows=[[]], order=[0, 0], counts=[0])
-    _, state = run_visit(case, case.dual_oracle(loss, [-3.0]))
-    [found] = state.values.tolist()
-    assert abs(alpha) * (1.0 - 2.0**-23) <= abs(found) <= abs(alpha)
-    assert found * alpha > 0.0
+MARGINS = (-3000.0, -30.0, -3.23435, 0.0, 0.5, 30.0)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("margin", [-3000.0, -30.0, -3.23435, 0.0, 0.5, 30.0])
-@pytest.mark.parametrize("price", [0.01, 5.0, 19.742, 1e3, 1e5])
-@pytest.mark.parametrize("share", [0.0, 1e-3, 0.5, 1.0])
-def test_a_visit_raises_the_dual_as_far_as_any_step(loss, margin, price, share):
-    """``share`` : α/C before. From −3.23435, at C = 19.742, Newton's method alone would creep."""
+def test_a_visit_raises_the_dual_as_far_as_any_step(loss):
+    """From −3.23435, at C = 19.742, Newton's method alone would creep."""
+    for margin, price, share in itertools.product(
+        MARGINS, [0.01, 5.0, 19.742, 1e3, 1e5], [0.0, 1e-3, 0.5, 1.0]
+    ):
+        is_the_best_step(loss, margin, price, share)
+
+
+def is_the_best_step(loss: str, margin: float, price: float, share: float) -> None:
+    """``share`` : α/C before."""
     case, t = replace(PLAIN, delta2=[0.5 / price], counts=[2 * round(500 * share)]), [0.25]
     oracle = case.dual_oracle(loss, t)
     oracle.w, before, most = [margin], oracle.alphas[0], min(LOSSES[loss].most, 100.0) * price

@@ -122,30 +122,6 @@ def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(grou
     assert within(group, limit).stdout == f"{allowed // 2}\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "begin", "code", "told"),
-    [
-        ("long.svm", "1 1:1\n" * 3, 5, ("line 4: a row longer", "300 MiB", "a row on each")),
-        ("long.csv", 'label,f1,t\n1,1,"', 3, ("line 2: a quote within a field, or one",)),
-        ("long.jsonl", '{"label": 1, "t": "', 3, ("line 1: a row longer than 1,048,576 bytes",)),
-        pytest.param(
-            "long.vw", "1 |f ", 5, ("line 1: a row longer", "300 MiB", "a row on each"), marks=SLOW
-        ),
-    ],
-)
-def test_a_row_too_long_for_300_mb_is_refused(name, begin, code, told, group, tmp_path):
-    (group / "memory.limit_in_bytes").write_text(str(300 << 20))
-    with open(tmp_path / name, "wb") as file:
-        file.write(begin.encode())
-        if name.endswith("svm"):
-            file.truncate(300 << 20)
-        else:
-            file.write(b"word " * (12 << 20))
-    words = ["inspect", str(tmp_path), *([] if name.endswith("svm") else ["--hash-bits", "9"])]
-    done = within(group, f"import sys; sys.argv[1:] = {words!r}; {COMMAND}")
-    one_sentence(done, code, name, *told)
-
-
 @pytest.mark.parametrize("command", [pytest.param("fit", marks=pytest.mark.slow), "inspect"])
 def test_a_line_too_long_for_the_address_space_is_refused_with_its_place(command, tmp_path):
     with open(tmp_path / "long.svm", "wb") as file:

@@ -108,19 +108,15 @@ def test_every_entry_of_python_refuses_what_is_no_name_of_a_file(place, monkeypa
 
 
 def test_names_of_files_that_are_not_utf8_do_not_end_a_command(place):
-    def run(*words: str) -> str:
-        done = succeeded(command(place, *words))
-        return done.stdout + done.stderr
-
     (place / "a\udcff.svm").write_text(ROWS)
     (place / "b\udcff.svm").write_text("1 1:x\n")
     outputs = ("--model", "m\udcff", "--log", "l\udcff", "--report", "r\udcff")
-    shown = run("fit", "-v", "a\udcff.svm", "b\udcff.svm", "--on-bad-shard", "skip", *outputs)
-    assert "b?.svm" in shown
+    words = ("fit", "-v", "a\udcff.svm", "b\udcff.svm", "--on-bad-shard", "skip", *outputs)
+    assert "b?.svm" in succeeded(command(place, *words)).stderr
     assert [json.loads(line) for line in (place / "l\udcff").read_text().splitlines()]
-    run("report", "m\udcff", "-o", "page\udcff")
+    succeeded(here(place, "report", "m\udcff", "-o", "page\udcff"))
     assert "a\\udcff.svm" in (place / "page\udcff").read_text()
-    run("predict", "m\udcff", "a\udcff.svm", "-o", "labels\udcff")
+    succeeded(here(place, "predict", "m\udcff", "a\udcff.svm", "-o", "labels\udcff"))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +182,9 @@ def test_a_class_weight_names_a_label_of_any_kind_by_its_text_and_by_itself(tmp_
     assert models[0].weights == models[1].weights != plain.weights
     words = ("--label", "label", "--features", "a", "--class-weight", f"{name}=8")
     succeeded(here(tmp_path, "fit", "rows.parquet", "--model", "m", *words))
-    assert streamtron.load(tmp_path / "m").weights == models[0].weights
+    model = streamtron.load(tmp_path / "m")
+    assert model.weights == models[0].weights
+    assert model.to_sklearn().class_weight == {labels[1]: 8.0}
 
 
 @pytest.mark.parametrize("text", ["1=1,1=2", "1=1,1.0=2", "-1=1,1=1,-1e0=1"])
@@ -194,14 +192,6 @@ def test_a_label_with_two_weights_is_refused(place, text):
     one_sentence(here(place, "fit", "rows.svm", "--model", "m", "--class-weight", text), 2)
     with pytest.raises(SettingsError, match="a label has two weights"):
         streamtron.Settings(class_weight={"1": 1.0, 1: 2.0})
-
-
-def test_the_export_to_scikit_learn_weighs_labels_that_are_truth_values(tmp_path):
-    skops = pytest.importorskip("skops.io")
-    shard = write(tmp_path / "rows.parquet", [False, True])
-    model = streamtron.fit(shard, label="label", features="a", class_weight={"True": 8.0})
-    streamtron.export(model, tmp_path / "m.skops", "sklearn")
-    assert skops.load(tmp_path / "m.skops").class_weight == {True: 8.0}
 
 
 @pytest.mark.parametrize(
