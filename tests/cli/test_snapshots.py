@@ -59,7 +59,10 @@ def test_help(command, run, snapshot, monkeypatch):
     "words",
     [
         "fit train --model again",
+        "fit train --model steps --stage 1 --tol 0.5 -v",
+        "fit train --model length --stage 1 --variant length --tol 0.5 -v",
         "sweep train --valid held-out --C 0.1,1",
+        "sweep many.svm --valid many.svm --multilabel --C 0.01,1 --metric macro_roc_auc",
         "evaluate two held-out",
         "evaluate many many.svm --worst 2",
         "evaluate numbers numbers.svm",

@@ -1,6 +1,5 @@
 """Sweeps of many classes: candidates and classes are learners of one scan."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -62,12 +61,6 @@ def swept(place: Path, kind: str, *, valid: bool = True, **how: Any) -> Sweep:
     return streamtron.sweep(shards, valid=place / kind / "held-out" if valid else None, **how)
 
 
-@pytest.fixture(scope="module")
-def alone(place):
-    """A sweep of either kind in one process, without a model."""
-    return {kind: swept(place, kind) for kind in KINDS}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [{}, {"valid": False, "folds": 3}], ids=str)
 def test_the_best_is_byte_for_byte_what_fit_writes_of_all_classes(place, tmp_path, kind, how):
@@ -77,29 +70,24 @@ def test_the_best_is_byte_for_byte_what_fit_writes_of_all_classes(place, tmp_pat
     )
     assert run_files(tmp_path / "best") == run_files(tmp_path / "fit")
     assert streamtron.load(tmp_path / "best").classes == NAMES
-    caches = [
-        {path.name for path in tmp_path.glob(f"{name}.run/cache/*")} for name in ("best", "fit")
-    ]
-    assert caches[0] == caches[1], "those of the folds are gone"
+    caches = ({p.name for p in tmp_path.glob(f"{name}.run/cache/*")} for name in ("best", "fit"))
+    assert next(caches) == next(caches), "those of the folds are gone"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_class(place, alone, kind):
-    for row in alone[kind].rows()[1:5:3]:
+def test_a_row_has_what_evaluate_finds_and_the_certificate_of_the_worst_class(place, kind):
+    rows = swept(place, kind).rows()
+    for row in rows[1:5:3]:
         model = streamtron.fit(
             place / kind / "train", C=row["C"], rho=row["rho"], tol=row["tol"], **{kind: True}
         )
         measured = streamtron.evaluate(model, place / kind / "held-out").to_dict()
-        assert {name: row[name] for name in METRICS_OF_MANY} == {
-            name: measured[name] for name in METRICS_OF_MANY
-        }
+        assert measured.items() >= {name: row[name] for name in METRICS_OF_MANY}.items()
         proven = dict(zip(model.classes, model.certificate["learners"], strict=True))
         gaps = {name: own["relative_duality_gap"] for name, own in proven.items()}
         assert row["relative_duality_gap"] == max(gaps.values()) == gaps[row["class"]]
-        assert {name: row[name] for name in BOUNDS} == {
-            name: proven[row["class"]][name] for name in BOUNDS
-        }
-    assert len({row["class"] for row in alone[kind].rows()}) > 1, "not always the same class"
+        assert proven[row["class"]].items() >= {name: row[name] for name in BOUNDS}.items()
+    assert len({row["class"] for row in rows}) > 1, "not always the same class"
 
 
 def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(place, run, caplog):
@@ -134,22 +122,6 @@ def test_candidates_together_and_in_groups_have_the_rows_that_they_have_alone(pl
     assert lasting(grouped) == lasting(rows)
     begun = sum(begins(event) and event.reading == 0 for event in told)
     assert begun == -(-learners // 7)
-
-
-def test_stdout_says_whose_gap_it_is_and_shows_all_classes_of_the_best(place, run):
-    words = ("--multilabel", "--valid", "held-out", "--C", "0.01,1", "--metric", "macro_roc_auc")
-    files = ("--model", "m", "--overwrite", "--report", "r.json")
-    done = run("multilabel", "sweep", "train", *words, *files)
-    assert (done.returncode, done.stderr) == (0, "")
-    said = done.stdout.splitlines()
-    assert said[0].split()[:5] == ["best", "C", "rho", "macro", "ROC"]
-    assert "macro avg. prec." in said[0]
-    assert len({len(line.split("certified")[0]) for line in said[1:3]}) == 1
-    assert said[3] == "A gap is that of the class with the widest one."
-    assert [line.split()[0] for line in said if line.split(" ")[0] in NAMES] == list(NAMES)
-    assert any(line.startswith("each of the 4 classes is within ") for line in said)
-    report = json.loads((place / "multilabel" / "r.json").read_text())
-    assert [learner["label"] for learner in report["learners"]] == list(NAMES)
 
 
 @pytest.mark.parametrize(
