@@ -12,13 +12,10 @@ from tests.helpers.models import make_model
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with shards, more shards, and topics of three classes."""
+    """A directory with shards, and more shards."""
     place = tmp_path_factory.mktemp("display")
     streamtron.generate(str(place / "train"), rows=800, columns=400, seed=5, shards=2)
     streamtron.generate(str(place / "more"), rows=60, columns=400, seed=5, first_row=800)
-    rng = np.random.default_rng(0)
-    rows = (f"{k % 3} {1 + k % 3}:1 {4 + rng.integers(9)}:{rng.random():.3f}\n" for k in range(90))
-    (place / "topics.svm").write_text("".join(rows))
     return place
 
 

@@ -18,6 +18,7 @@ from tests.helpers.svm_text import svm_lines, write_shards
 
 EXACT = {"rel": 0, "abs": 1e-12}
 NAMES = ("ant", "bee", "cow", "doe", "elk")
+RANKS = ("roc_auc", "average_precision")
 
 
 def scored(signs, decisions, weights=None, *, chunk=37, classes=(), **how) -> Evaluation:
@@ -36,15 +37,12 @@ def scored(signs, decisions, weights=None, *, chunk=37, classes=(), **how) -> Ev
 
 
 def of_sklearn(signs, decisions, weights=None) -> dict[str, float]:
-    predicted = np.where(decisions > 0, 1, -1)
-    sums = {"sample_weight": weights}
+    names = ("accuracy", "precision", "recall", "f1")
+    given = {name: np.where(decisions > 0, 1, -1) for name in names}
+    given |= dict.fromkeys(RANKS, decisions)
     return {
-        "accuracy": metrics.accuracy_score(signs, predicted, **sums),
-        "precision": metrics.precision_score(signs, predicted, **sums),
-        "recall": metrics.recall_score(signs, predicted, **sums),
-        "f1": metrics.f1_score(signs, predicted, **sums),
-        "roc_auc": metrics.roc_auc_score(signs, decisions, **sums),
-        "average_precision": metrics.average_precision_score(signs, decisions, **sums),
+        name: getattr(metrics, f"{name}_score")(signs, rows, sample_weight=weights)
+        for name, rows in given.items()
     }
 
 
@@ -78,11 +76,9 @@ def test_bins_rank_nearly_as_all_decisions_do_in_any_order_and_are_told(weighted
     found = scored(signs, decisions, weights, held=70_000, chunk=7_777).to_dict()
     assert found["binned"]
     assert "those of bins" in "\n".join(metric_lines(found, ()))
-    exact = {"accuracy", "precision", "recall", "f1"}
-    assert {name: found[name] for name in exact} == pytest.approx(
-        {name: theirs[name] for name in exact}, **EXACT
-    )
-    assert {name: found[name] for name in theirs} == pytest.approx(theirs, abs=1e-4)
+    for name in theirs:
+        close = {"abs": 1e-4} if name in RANKS else EXACT
+        assert found[name] == pytest.approx(theirs[name], **close)
     falling = np.argsort(-decisions)
     again = scored(signs[falling], decisions[falling], weights[falling], held=70_000, chunk=7_777)
     assert again.to_dict() == pytest.approx(found)
@@ -159,67 +155,43 @@ def rows_of_many(*, multilabel, seed=0):
     return truth, decisions, chosen, rng.exponential(size=700) * (rng.random(700) > 0.1)
 
 
-def scored_many(truth, decisions, chosen, weights=None, **how) -> Evaluation:
-    return scored(truth, decisions, weights, classes=NAMES, chosen=chosen, **how)
-
-
-def means_of_sklearn(truth, chosen, weights, average) -> list:
-    how = {"average": average, "sample_weight": weights, "zero_division": 0.0}
-    return list(metrics.precision_recall_fscore_support(truth, chosen, **how))
-
-
 @pytest.mark.parametrize("multilabel", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_metrics_of_each_class_their_means_and_those_of_rows_are_sklearns(multilabel, weighted):
+@pytest.mark.parametrize(("weighted", "held"), [(False, 10_000), (True, 10_000), (True, 20)])
+def test_metrics_of_classes_and_their_means_are_sklearns_ranks_of_bins_near_them(
+    multilabel, weighted, held
+):
     truth, decisions, chosen, weights = rows_of_many(multilabel=multilabel)
     weights = weights if weighted else None
-    found = scored_many(truth, decisions, chosen, weights)
-    theirs = means_of_sklearn(truth, chosen, weights, None)
-    for k, ours in enumerate(found.classes):
-        names = ("precision", "recall", "f1", "support")
-        assert ours["label"] == NAMES[k]
-        expected = [each[k] for each in theirs]
-        assert [ours[name] or 0.0 for name in names] == pytest.approx(expected, rel=1e-13)
-    for mean in ("micro", "macro"):
-        expected = means_of_sklearn(truth, chosen, weights, mean)[:3]
-        ours = [getattr(found, f"{mean}_{name}") for name in ("precision", "recall", "f1")]
-        assert ours == pytest.approx(expected, **EXACT)
-    elk = found.classes[4]  # has no rows: 0 in the means, but of the AUC, which leaves it out
+    how = {"classes": NAMES, "chosen": chosen}
+    found = scored(truth, decisions, weights, held=held, **how).to_dict()
+    json.dumps(found, allow_nan=False)
+    given = {"sample_weight": weights, "zero_division": 0.0}
+    names = ("precision", "recall", "f1", "support")
+    for average in (None, "micro", "macro"):
+        theirs = metrics.precision_recall_fscore_support(truth, chosen, average=average, **given)
+        if average is None:
+            assert tuple(own["label"] for own in found["classes"]) == NAMES
+            ours = [[own[name] or 0.0 for own in found["classes"]] for name in names]
+        else:
+            ours, theirs = [found[f"{average}_{name}"] for name in names[:3]], theirs[:3]
+        assert np.array(ours) == pytest.approx(np.array(theirs), **EXACT)
+    for name, score_of in (
+        ("accuracy", metrics.accuracy_score),
+        ("hamming_loss", metrics.hamming_loss),
+    ):
+        assert found[name] == pytest.approx(score_of(truth, chosen, sample_weight=weights), **EXACT)
+    elk = found["classes"][4]  # has no rows: 0 in the means, but of the AUC, which leaves it out
     assert [elk[name] for name in ("precision", "recall", "f1", "roc_auc")] == [None] * 4
-    accuracy = metrics.accuracy_score(truth, chosen, sample_weight=weights)
-    hamming = metrics.hamming_loss(truth, chosen, sample_weight=weights)
-    assert found.accuracy == pytest.approx(accuracy, **EXACT)
-    assert found.hamming_loss == pytest.approx(hamming, **EXACT)
-    assert 0.1 < found.accuracy < 0.9
-    json.dumps(found.to_dict(), allow_nan=False)
-
-
-@pytest.mark.parametrize("multilabel", [False, True])
-@pytest.mark.parametrize("held", [10_000, 20])
-def test_rankings_of_classes_and_their_means_are_sklearns_or_near_them(multilabel, held):
-    truth, decisions, chosen, weights = rows_of_many(multilabel=multilabel)
-    found = scored_many(truth, decisions, chosen, weights, held=held)
-    assert ("binned" in found.to_dict()) == (held == 20)
+    assert ("binned" in found) == (held == 20)
     close = EXACT if held == 10_000 else {"abs": 0.01}
-    scores = {
-        "roc_auc": metrics.roc_auc_score,
-        "average_precision": metrics.average_precision_score,
-    }
-    for name, score_of in scores.items():
+    for name in RANKS:
+        score_of = getattr(metrics, f"{name}_score")
         theirs = [score_of(truth[:, k], decisions[:, k], sample_weight=weights) for k in range(4)]
-        for figures, figure, wanted in (
-            *zip(found.classes[:4], [name] * 4, theirs, strict=True),
-            (found.to_dict(), f"macro_{name}", np.mean(theirs)),
-        ):
-            assert figures[figure] == pytest.approx(wanted, **close)
-
-
-def test_without_ranking_no_decision_is_kept_and_counts_are_the_same():
-    rows = rows_of_many(multilabel=True)
-    found, ranked = scored_many(*rows, ranking=False), scored_many(*rows)
-    assert (found.macro_roc_auc, found.classes[0]["average_precision"]) == (None, None)
-    assert ranked.macro_roc_auc is not None
-    assert (found.micro_f1, found.macro_f1) == (ranked.micro_f1, ranked.macro_f1)
+        assert [own[name] for own in found["classes"][:4]] == pytest.approx(theirs, **close)
+        assert found[f"macro_{name}"] == pytest.approx(np.mean(theirs), **close)
+    unranked = scored(truth, decisions, weights, ranking=False, **how).to_dict()
+    assert (unranked["macro_roc_auc"], unranked["classes"][0]["average_precision"]) == (None, None)
+    assert unranked["macro_f1"] == found["macro_f1"]
 
 
 def random_model(classes, **more) -> tuple[LinearModel, np.ndarray]:
@@ -240,8 +212,6 @@ def test_rows_of_label_sets_are_judged_whatever_the_order_of_their_labels(tmp_pa
     found = streamtron.evaluate(model, write_shards(tmp_path, svm_lines(X, sets, 0), 1))
     f1 = metrics.f1_score(truth, chosen, average="micro")
     assert found.micro_f1 == pytest.approx(f1, **EXACT)
-    auc = metrics.roc_auc_score(truth, decisions, average="macro")
-    assert found.macro_roc_auc == pytest.approx(auc, **EXACT)
     right = (truth == chosen).all(axis=1)
     right[strange] = False
     assert found.accuracy == pytest.approx(right.mean(), **EXACT)
@@ -254,9 +224,8 @@ def test_rows_of_one_label_each_are_judged_by_the_highest_decision(tmp_path):
     predicted = model.predict(X)
     y[:150] = predicted[:150]
     found = streamtron.evaluate(model, write_shards(tmp_path, svm_lines(X, y, 0), 1))
-    for mean in ("micro", "macro"):
-        expected = metrics.f1_score(y, predicted, average=mean, labels=[1.0, 2.0, 5.0])
-        assert getattr(found, f"{mean}_f1") == pytest.approx(expected, **EXACT)
+    expected = metrics.f1_score(y, predicted, average="macro", labels=[1.0, 2.0, 5.0])
+    assert found.macro_f1 == pytest.approx(expected, **EXACT)
     assert found.accuracy == pytest.approx(metrics.accuracy_score(y, predicted), **EXACT)
     assert found.rows_of_other_classes == np.count_nonzero(y == 9) > 0
 

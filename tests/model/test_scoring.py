@@ -157,36 +157,23 @@ MAIL = {
 }
 
 
-@pytest.fixture(
-    params=[(), ("size:number", "lang:category")], ids=["text alone", "columns beside it"]
-)
-def mail(tmp_path, request):
-    """A model of documents, and its decisions on their file."""
+@pytest.mark.parametrize("columns", [None, ("size:number", "lang:category")])
+def test_documents_are_decided_as_predict_decides_them_in_files_or_refused(tmp_path, columns):
     path = tmp_path / "mail.parquet"
     pq.write_table(pa.table(MAIL), path)
-    model = streamtron.fit(path, text="body", columns=request.param or None)
+    model = streamtron.fit(path, text="body", columns=columns)
     [scores] = streamtron.predict(model, path)
-    return model, scores.decisions.tolist()
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "records", "documents"])
-def test_documents_are_decided_as_predict_decides_them_in_files(mail, kind):
-    model, decisions = mail
-    if kind == "documents" and len(model.transformer.columns) > 1:
-        assert "X: no column 'size', 'lang'" in refused(lambda: model.predict(MAIL["body"]))
-        return
     records = [dict(zip(MAIL, row, strict=True)) for row in zip(*MAIL.values(), strict=True)]
-    X = {"records": records, "documents": MAIL["body"]}.get(kind)
-    decided = model.decision_function(frame(kind, MAIL) if X is None else X)
-    assert decided == pytest.approx(decisions, abs=1e-6)  # of shards, rounded to float32
-
-
-def test_documents_without_a_column_or_with_one_of_another_kind_are_refused(mail):
-    model, _ = mail
-    assert "no column 'body'" in refused(lambda: model.predict([{"size": 1, "lang": "en"}]))
-    if len(model.transformer.columns) > 1:
+    kinds = [pa.table(MAIL), polars.LazyFrame(MAIL), records]
+    if columns is None:
+        kinds.append(MAIL["body"])
+    else:
+        assert "X: no column 'size', 'lang'" in refused(lambda: model.predict(MAIL["body"]))
         row = {"body": "cheap", "size": "much", "lang": "en"}
         assert "'size'" in refused(lambda: model.predict([row]))
+    for X in kinds:  # those of shards are rounded to float32
+        assert model.decision_function(X) == pytest.approx(scores.decisions, abs=1e-6)
+    assert "no column 'body'" in refused(lambda: model.predict([{"size": 1, "lang": "en"}]))
 
 
 def test_the_order_of_names_in_a_record_changes_no_bit():
