@@ -4,7 +4,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -80,18 +79,3 @@ def scheduler():
     """The address of a scheduler that was started by hand, without workers."""
     with dask_scheduler() as address:
         yield address
-
-
-@pytest.fixture
-def task_names(workers):
-    """What the tasks are called that the workers are given while a test runs."""
-    names: list[str] = []
-    real = workers.client.submit
-
-    def noted(*what: Any, key: str) -> Any:
-        names.extend(key.split("-", 3)[3:])  # function, token, place, name
-        return real(*what, key=key)
-
-    workers.client.submit = noted
-    yield names
-    del workers.client.submit

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -239,23 +239,16 @@ def test_a_worker_needs_more_for_parts_threads_and_columns():
     assert needed(1, 1) == needed(1, 8)  # it has but one part
 
 
-def test_workers_refuse_parts_for_which_they_have_no_memory(tmp_path):
+@pytest.mark.parametrize(("memory", "enough"), [(290_000_000, False), (450_000_000, True)])
+def test_workers_refuse_parts_for_which_they_have_no_memory(tmp_path, memory, enough):
+    """The default active set is more than either has, but the rows cannot fill it."""
     generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
-    machine = Machine(memory=290_000_000)
-    with (
-        connect(1, machine=machine) as workers,
-        pytest.raises(MachineError, match=r"worker \d needs .*active sets of 2 parts"),
-    ):
-        fit([tmp_path / "train"], Settings(), machine=machine, open_parts=parts_on(workers))
-
-
-def test_a_worker_of_little_memory_takes_parts_that_cannot_fill_the_default_active_set(tmp_path):
-    generate(str(tmp_path / "train"), rows=40, columns=80, seed=1, shards=2)
-    machine = Machine(memory=450_000_000)
-    with connect(1, machine=machine) as workers:
+    machine, sentence = Machine(memory=memory), r"worker \d needs .*active sets of 2 parts"
+    refused = nullcontext() if enough else pytest.raises(MachineError, match=sentence)
+    with connect(1, machine=machine) as workers, refused:
         where = parts_on(workers)
         model = fit([tmp_path / "train"], Settings(), machine=machine, open_parts=where).model
-    assert model.settings["active_set"] == 10**9
+        assert model.settings["active_set"] == 10**9
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Sweeps over workers, real ones: processes that talk over TCP on loopback, and are killed."""
 
-import math
 import os
 import random
 import signal
@@ -18,18 +17,15 @@ from streamtron.cluster.sweep import SweepExecutor, checkpoints_of, fit_on_worke
 from streamtron.core import files
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError
-from streamtron.core.events import Event, TrialDone, WorkDone
+from streamtron.core.events import Event, TrialDone
 from streamtron.data.writers.corpus import generate
-from streamtron.runs.fit import fit_many
 from streamtron.runs.fit import run as fit_alone
-from streamtron.runs.memory import DataSize, memory_needed
-from streamtron.runs.report import Outcome
 from streamtron.runs.store import SavedState, Store
 from streamtron.sweeps.folds import Fold
 from streamtron.sweeps.grid import candidates_of, describe_candidate
 from streamtron.sweeps.sweep import Sweep, Task
 from tests.helpers.processes import here, succeeded
-from tests.helpers.sweep_rows import NAMES, WIDTH, by, lasting, write_shard
+from tests.helpers.sweep_rows import NAMES, by, lasting, write_shard
 
 
 class Dying:
@@ -85,9 +81,6 @@ LONG: dict[str, dict[str, Any]] = {
 
 ROWS, LATE = 4600, 4200
 """Two blocks of rows of many classes; the first cow comes in the second one."""
-
-CHUNKS = 3
-"""Chunks at most that a reading of them has."""
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +148,16 @@ def test_workers_find_the_table_and_the_model_of_one_process(place, tmp_path, ki
     assert (tmp_path / "best").read_bytes() == (tmp_path / "fit").read_bytes()
 
 
-def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place, workers, task_names):
+def test_tasks_of_a_sweep_have_names_that_say_what_they_fit(place, workers, monkeypatch):
+    names, real = [], workers.client.submit
+
+    def submit(*given: Any, key: str) -> Any:
+        names.extend(key.split("-", 3)[3:])  # function, token, place, name
+        return real(*given, key=key)
+
+    monkeypatch.setattr(workers.client, "submit", submit)
     swept(place, C=1.0, rho=1.0, two_stage=True, stage="1,0.1", **by(workers))
-    assert task_names == ["sweep: C 1, rho 1, stage 1", "sweep: C 1, rho 1, stage 0.1"]
+    assert names == ["sweep: C 1, rho 1, stage 1", "sweep: C 1, rho 1, stage 0.1"]
 
 
 def test_a_worker_refuses_candidates_that_its_memory_cannot_hold(place, guest):
@@ -202,50 +202,6 @@ def test_a_task_begins_anew_where_another_process_is_still_at_it(place):
     with files.locked(Path(task.run_dir)):
         assert checkpoints_of(task) is None
     assert checkpoints_of(task) == task.run_dir
-
-
-def bits(outcome: Outcome) -> tuple[Any, ...]:
-    alphas = [[part.tolist() for part in own.entries()] for own in outcome.alphas]
-    proven = [own["certificate"] for own in outcome.report["learners"]]
-    return outcome.model, alphas, proven, outcome.report["readings"]
-
-
-THREE_LEARNERS = memory_needed(
-    Settings(active_set=120_000), DataSize(ROWS, WIDTH + 1, ROWS * 4), learners=3, threads=1
-)
-TIGHT = {"memory": sum(THREE_LEARNERS.values()), "threads": 1}
-"""A machine on which three learners of many classes fit and four do not."""
-
-
-@pytest.mark.parametrize(
-    ("machine", "cut"), [({}, 5), (TIGHT, 10)], ids=["in a later reading", "in a later group"]
-)
-def test_candidates_cut_off_go_on_without_reading_all_again(place, tmp_path, machine, cut):
-    how = LONG["many"] | {"C": 0.01}
-    settings = Settings(**{name: how[name] for name in how if name not in ("metric", "rho")})
-    told: list[Event] = []
-
-    def fitted(last: float, **more: Any) -> list[tuple[Any, ...]]:
-        def listen(event: Event) -> None:
-            told.append(event)
-            if isinstance(event, WorkDone) and digested() > last:
-                raise KeyboardInterrupt
-
-        more |= {"cache_dir": str(tmp_path / "cache"), "listen": listen}
-        more["machine"] = Machine(**machine)
-        candidates = candidates_of(settings, {"rho": (0.0, 1.0)})
-        return [bits(outcome) for outcome in fit_many(place / "many" / "train", candidates, **more)]
-
-    def digested() -> int:
-        return sum(isinstance(event, WorkDone) and event.rows > 0 for event in told)
-
-    whole = fitted(math.inf)
-    chunks, told[:] = digested(), []
-    run_dir = str(tmp_path / "run")
-    with pytest.raises(KeyboardInterrupt):
-        fitted(cut, run_dir=run_dir)
-    assert fitted(math.inf, run_dir=run_dir) == whole
-    assert chunks < digested() <= chunks + CHUNKS, "a reading at most once more"
 
 
 def test_the_command_sweeps_over_workers_and_tells_of_every_candidate(place, workers):

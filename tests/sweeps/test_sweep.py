@@ -32,6 +32,7 @@ from streamtron.sweeps.grid import Range, candidates_of, values_of
 from streamtron.sweeps.trial import BOUNDS, COLUMNS, ranked
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
+from tests.helpers.runs import report_of
 from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
 
 TRAIN, HELD = 1200, 400
@@ -156,14 +157,14 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
 
 def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place, swept):
     best = the_best(swept)
-    words = ("--C", best["C"], "--rho", best["rho"], "--tol", best["tol"])
-    files = ("--model", "alone", "--report", "alone.json", "--witness", "w")
-    assert run("fit", "train", *words, *files).returncode == 0
+    words = ("--C", best["C"], "--rho", best["rho"], "--tol", best["tol"], "--model", "alone")
+    assert run("fit", "train", *words, "--witness", "w").returncode == 0
     assert run_files(place / "best") == run_files(place / "alone")
     assert (place / "best.witness").read_bytes() == (place / "w").read_bytes()
-    reports = [json.loads((place / name).read_text()) for name in ("best.json", "alone.json")]
-    assert reports[0]["certificate"] == reports[1]["certificate"]
-    assert reports[0]["settings"] == reports[1]["settings"]
+    report = json.loads((place / "best.json").read_text())
+    alone = report_of(place / "alone.run")
+    for name in ("certificate", "settings"):
+        assert report[name] == alone[name]
 
 
 def test_a_share_of_the_rows_is_held_out_and_measured_and_then_the_best_is_fitted_on_all(
@@ -243,14 +244,24 @@ def test_the_best_has_the_highest_metric_whichever_is_asked_for(place, swept):
     assert len(chosen) > 1  # else the option might do nothing
 
 
-def test_of_equals_the_smaller_c_is_the_best_and_then_the_first(tmp_path):
-    shard = tmp_path / "easy.svm"
-    shard.write_text("1 1:1\n-1 1:-1\n1 1:2\n-1 1:-2\n")
-    found = streamtron.sweep(shard, valid=shard, C=[10, 0.1, 1], rho=[1, 0])
-    assert {trial.metrics["accuracy"] for trial in found.trials} == {1.0}
-    assert (found.best.settings.C, found.best.settings.rho) == (0.1, 1.0)
-    by_delta = streamtron.sweep(shard, valid=shard, delta=[1, 3, 2], rho=[0, 1])
-    assert (by_delta.best.settings.delta, by_delta.best.settings.rho) == (3.0, 0.0)
+@pytest.mark.parametrize(
+    ("how", "metrics", "best"),
+    [
+        ({"C": [10, 0.1, 1], "rho": [1, 0]}, [1.0] * 6, {"C": 0.1, "rho": 1.0}),
+        ({"delta": [1, 3, 2], "rho": [0, 1]}, [1.0] * 6, {"delta": 3.0, "rho": 0.0}),
+        # the smaller C calls no row positive: its precision is 0/0
+        ({"C": [0.001, 100], "metric": "precision"}, [None, 1.0], {"C": 100.0}),
+    ],
+    ids=["smaller C, then the first", "larger delta", "no metric comes last"],
+)
+def test_of_equals_the_smaller_c_is_the_best_and_then_the_first_and_none_is_last(
+    tmp_path, how, metrics, best
+):
+    shard, rows = tmp_path / "easy.svm", "1 1:1\n-1 1:-1\n1 1:2\n-1 1:-2\n"
+    shard.write_text("1 1:1\n" + "-1 2:1\n" * 9 if "metric" in how else rows)
+    found = streamtron.sweep(shard, valid=shard, **how)
+    assert [trial.metrics[how.get("metric", "accuracy")] for trial in found.trials] == metrics
+    assert {name: getattr(found.best.settings, name) for name in best} == best
 
 
 def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, place):
@@ -316,24 +327,6 @@ def test_validation_shards_of_another_kind_are_refused_by_place(train, valid, pa
     shutil.rmtree(place / "refused.run", ignore_errors=True)
 
 
-def test_validation_tables_beside_text_are_measured_like_the_text_that_they_were(place):
-    convert(place / "held-out", place / "held-out.tables", to="parquet")
-    of_text, of_tables = (
-        streamtron.sweep(place / "train", valid=place / name, C=(0.1, 1.0), index_base=1)
-        for name in ("held-out", "held-out.tables")
-    )
-    assert lasting(of_text) == lasting(of_tables)
-
-
-def test_a_candidate_without_the_metric_comes_behind_all_that_have_it(tmp_path):
-    shard = tmp_path / "few-positives.svm"
-    shard.write_text("1 1:1\n" + "-1 2:1\n" * 9)
-    found = streamtron.sweep(shard, valid=shard, C=[0.001, 100], metric="precision")
-    # the smaller C calls no row positive: its precision is 0/0
-    assert [trial.metrics["precision"] for trial in found.trials] == [None, 1.0]
-    assert found.best.settings.C == 100
-
-
 @pytest.mark.parametrize(
     ("count", "folds", "wanted"), [(4, None, 4), (4, 2, 2), (4, 3, 3), (7, None, 5), (7, 7, 7)]
 )
@@ -366,8 +359,7 @@ def test_with_folds_metrics_are_means_costs_are_sums_and_the_gap_is_the_widest(p
         for cost in ("readings", "full_epochs"):
             assert row[cost] == one[cost] + two[cost]
         worst = max((one, two), key=lambda part: part["relative_duality_gap"])
-        for bound in ("primal_margin", "upper_bound", "relative_duality_gap"):
-            assert row[bound] == worst[bound]
+        assert [row[name] for name in BOUNDS] == [worst[name] for name in BOUNDS]
 
 
 def test_column_0_disturbs_no_fold_without_it_and_nothing_is_fitted_on_all_shards(tmp_path):
