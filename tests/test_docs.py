@@ -142,23 +142,6 @@ def test_every_command_and_snippet_of_a_page_runs_as_written(page, place, tmp_pa
                 exec(compile(block, page.name, "exec"), names)
 
 
-CALLS = """\
-import streamtron
-def listen(event: streamtron.events.Event) -> None: ...
-model = streamtron.fit("a", C=1, active_set="1GB", b=5, overwrite=True, listen=listen)
-print(model.certificate["relative_duality_gap"], streamtron.Machine(memory="8GB"))
-print(streamtron.Settings(active_set="1GB"), streamtron.Settings(active_set=10**9))
-streamtron.StreamtronClassifier().fit_shards("a", active_set="1GB")
-print(streamtron.certify("m"), streamtron.certify(model, "a", C=1, rho=0, class_weight={1: 2.0}))
-print(streamtron.evaluate("m", "a"), streamtron.predict("m", "a"))
-print(streamtron.sweep("a", C=[1, 2], rho=0, valid="b", metric="f1", multiclass=True))
-print(streamtron.convert("a", "b", to="libsvm", label="y"), streamtron.update("m", "a", tol=1e-3))
-streamtron.update("m", "a", tolerance=0.1)  # wrong
-streamtron.forget("m", "a", keys="id")  # wrong
-streamtron.evaluate("m", "a", rankings=False)  # wrong
-"""
-
-
 def test_the_web_service_of_the_docs_answers_with_labels_and_goes_on_after_an_error(tmp_path):
     page = DOCS / "models.md"
     [makes_the_model] = [block for _, block in _blocks(page) if '"mails.model"' in block]
@@ -199,19 +182,6 @@ def _posted(address: str, rows: Any) -> Any:
     request = urllib.request.Request(address, json.dumps(rows).encode())
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
-
-
-def test_mypy_strict_passes_the_python_of_the_readme_and_finds_every_wrong_keyword(tmp_path):
-    files = [tmp_path / "calls.py"]
-    files[0].write_text(CALLS)
-    for number, block in enumerate(text for name, text in _blocks(README) if name == "python"):
-        files.append(tmp_path / f"block_{number}.py")
-        files[-1].write_text(block)
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    found = re.findall(r"(\w+\.py):(\d+): error", done.stdout)
-    wrong = (number for number, line in enumerate(CALLS.splitlines(), 1) if line.endswith("wrong"))
-    assert found == [("calls.py", str(number)) for number in wrong], done.stdout
 
 
 @pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
