@@ -28,12 +28,12 @@ def load(monkeypatch):
     return importlib.import_module
 
 
-def tiny(script: str, results: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """What a script prints, run as people run it, and what it saves."""
+def tiny(script: str, results: Path, *options: str) -> dict[str, Any]:
+    """What a script saves, run as people run it; it fails where a bound does not hold."""
     command = [sys.executable, BENCHMARKS / f"{script}.py", *(options or ["--tiny"])]
     done = subprocess.run([*command, "--results", results], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads((results / f"{script}.json").read_text())
+    return json.loads((results / f"{script}.json").read_text())
 
 
 def few_rows(load: Any) -> Any:
@@ -43,33 +43,6 @@ def few_rows(load: Any) -> Any:
     labels = np.where(rows[:, 0] + 0.3 * random.normal(size=40) > 0, 1.0, -1.0)
     labels[0] = -1.0
     return load("problem").Data(sparse.csr_matrix(rows), labels)
-
-
-def updating(printed, saved):
-    """An update beside a fresh fit on the same rows, both judged."""
-    for case, more in zip(saved["cases"], [0.1, 1.0], strict=True):
-        assert (case["rows"], case["more"]) == (600, more)
-        assert case["endings"] == dict.fromkeys(("update", "over", "fresh"), "certified")
-        assert f"{case['ratio']:.2f}" in printed
-        for proof in case["proofs"].values():
-            assert 0.99 * proof["primal"] <= proof["dual"] <= proof["primal"]
-        assert case["unbracketed"] == []
-    few, many = saved["cases"]
-    assert few["readings"]["update"] > 0.0
-    assert few["readings"]["update"] != many["readings"]["update"]
-
-
-def parts(_, saved):
-    """Rounds, and a vector each way."""
-    [row] = saved["rows"]
-    assert row["rounds"] == sum(row["steps"].values()) <= 20
-    assert row["gap"] <= 1e-3
-    assert 0.5 < row["to"] < 2.2
-
-
-@pytest.mark.parametrize("judge", [parts, *slow_but([updating])], ids=lambda f: f.__name__)
-def test_a_tiny_run_of_a_benchmark_measures_what_it_says(judge, tmp_path):
-    judge(*tiny(judge.__name__, tmp_path))
 
 
 LEARNERS = ("--generate", "200", "--candidates", "3", "--repeats", "1", "--pairs", "2")
@@ -86,38 +59,32 @@ def figures(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
         yield name, value
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "options"),
-    [
-        ("reading", ()),
-        ("wide", ()),
-        ("startup", ()),
-        ("in_memory", ()),
-        ("criteo", ()),
-        ("learners", LEARNERS),
-        ("workers", FEW.split()),
-    ],
-)
-def test_a_tiny_run_of_the_others_saves_finite_figures_and_proven_gaps(script, options, tmp_path):
-    saved = [*figures(tiny(script, tmp_path, *options)[1])]
-    assert any(number > 0.0 for name, number in saved if name != "load"), saved
-    assert all(np.isfinite(number) for _, number in saved)
-    assert all(number <= 0.01 for name, number in saved if name == "gap")
+OPTIONS = {"learners": LEARNERS, "workers": FEW.split()}
+TINY = "parts certified updating reading wide startup in_memory criteo learners workers"
+
+
+@pytest.mark.parametrize("script", slow_but(TINY.split(), "parts"))
+def test_a_tiny_run_saves_finite_figures_and_gaps_that_are_proven(script, tmp_path):
+    saved = tiny(script, tmp_path, *OPTIONS.get(script, ()))
+    numbers = [*figures(saved)]
+    assert any(number > 0.0 for name, number in numbers if name != "load"), saved
+    assert all(np.isfinite(number) for _, number in numbers)
+    assert all(number <= 0.01 for name, number in numbers if name == "gap")
+    if script == "parts":  # rounds, and a vector each way
+        [row] = saved["rows"]
+        assert row["rounds"] == sum(row["steps"].values()) <= 20
+        assert 0.5 < row["to"] < 2.2
 
 
 def test_out_of_core_fits_with_all_rows_and_with_a_sixth_in_memory_for_each_tree(tmp_path):
-    results = tmp_path / "results.jsonl"
+    results, tree = tmp_path / "results.jsonl", BENCHMARKS.parent
     command = [sys.executable, BENCHMARKS / "out_of_core.py", "--tiny", "--results", results]
-    tree = BENCHMARKS.parent
     command += ["--loss", "log_loss", "--trees", tree, tree]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     saved = [json.loads(line) for line in results.read_text().splitlines()]
-    assert [line["kind"] for line in saved] == [
-        "machine",
-        *["fit", "fit", "medians", "medians"] * 2,
-    ]
+    kinds = ["machine", *["fit", "fit", "medians", "medians"] * 2]
+    assert [line["kind"] for line in saved] == kinds
     fits = [line for line in saved if line["kind"] == "fit"]
     assert [(fit["tree"], fit["held"]) for fit in fits] == [("A", 1), ("B", 1), ("A", 6), ("B", 6)]
     whole = 8 * 19_500 + 24 * 500
@@ -126,10 +93,6 @@ def test_out_of_core_fits_with_all_rows_and_with_a_sixth_in_memory_for_each_tree
         assert fit["certified"]
         assert fit["gap"] <= 1e-3
         assert fit["seconds"] > fit["fit_seconds"] > 0.0
-        assert fit["processor_seconds"] > 0.0
-        assert fit["peak_bytes"] > 50e6
-    assert fits[0]["readings"] == 1
-    assert "| clicks | 500 | log_loss | 1 | 1/6 | B |" in done.stdout
     assert "seconds of B / A in 2 cases: median" in done.stdout
 
 
@@ -147,33 +110,6 @@ def test_vowpal_wabbits_weights_have_the_scale_of_its_predictions(load):
     model.finish()
     cache.directory.cleanup()
     assert float((row @ v)[0]) == pytest.approx(predicted, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_certified_compares_to_a_primal_that_every_rival_named_as_there_has_reached(tmp_path):
-    printed, saved = tiny("certified", tmp_path)
-    [case] = saved["cases"]
-    [level] = case["tolerances"]
-    own = level["ours"]
-    proven = own["proofs"][-1]
-    assert (own["stop_reason"], case["unbracketed"]) == ("certified", [])
-    assert own["gap"] <= level["tol"]
-    assert own["nonzeros_visited"] >= own["readings"] * case["nonzeros"]
-    for rival in level["rivals"]:
-        assert rival["name"] in printed
-        runs = case["runs"][rival["name"]]
-        if rival["median_seconds"] is not None:
-            [taken] = [a for a in runs if a["setting"] == rival["setting"]]
-            assert taken["primal"] <= proven["primal"]
-            assert rival["reached"] == 1.0
-            assert rival["ratio"] == rival["median_seconds"] / own["median_seconds"]
-        else:
-            assert rival["nearest_seconds"] == min(runs, key=lambda run: run["primal"])["seconds"]
-            assert rival["above_target"] > 0
-    if "LIBLINEAR" in printed:
-        assert "inside every bound we certified" in printed
-        assert proven["dual"] * (1 - 1e-9) <= case["optimum"] <= proven["primal"] * (1 + 1e-9)
-        assert 0 <= own["true_gap"] <= level["tol"]
 
 
 @pytest.mark.parametrize("script", ["reading", pytest.param("certified", marks=pytest.mark.slow)])
