@@ -148,7 +148,7 @@ def faithful_run(
     """
 
     def within_the_cap(event: object) -> None:
-        if getattr(event, "reading", 0) >= effort.epochs:
+        if (getattr(event, "reading", None) or 0) >= effort.epochs:  # preparing is in none
             raise TooManyEpochs
 
     settings = Settings(faithful=True, delta=paper.delta, rho=paper.rho, **changes)
