@@ -50,8 +50,12 @@ def alternate(
 
     Examples
     --------
-    >>> alternate({"a": lambda: 1.0, "b": lambda: 2.0}, repeats=3)
-    {'a': [1.0, 1.0, 1.0], 'b': [2.0, 2.0, 2.0]}
+    >>> calls = []
+    >>> turns = {x: lambda x=x: float(calls.append(x) or len(calls)) for x in "abc"}
+    >>> alternate(turns, repeats=3)
+    {'a': [1.0, 6.0, 8.0], 'b': [2.0, 4.0, 9.0], 'c': [3.0, 5.0, 7.0]}
+    >>> "".join(calls)
+    'abcbcacab'
     """
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}

@@ -272,12 +272,12 @@ assert len(list(ShardRows(*find_shards([sys.argv[1]]), ReaderConfig()).chunks())
 @pytest.mark.parametrize(
     ("code", "loaded"),
     [
-        ("import streamtron", []),
+        ("import streamtron.errors, streamtron.events", []),
         (DECIDE, ["scipy", "numpy"]),
         (READ, ["scipy", "numpy", "numba", "pyarrow"]),
         ("import streamtron.cli.main", ["click"]),
     ],
-    ids=["the package", "a decision", "reading and measuring", "the command line"],
+    ids=["errors and events", "a decision", "reading and measuring", "the command line"],
 )
 def test_what_does_little_loads_few_libraries(code: str, loaded: list[str], tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 1:1\n-1 2:0.5\n")

@@ -198,17 +198,6 @@ def test_a_rival_stops_at_the_target_or_the_time_and_its_quickest_setting_is_tak
     assert [run.primal for run in rival.runs] == [9.0, 5.0]
 
 
-def test_contenders_take_turns_and_none_is_always_first(load):
-    calls: list[str] = []
-
-    def contender(name: str) -> Any:
-        return lambda: float(calls.append(name) or len(calls))
-
-    seconds = load("measure").alternate({name: contender(name) for name in "abc"}, repeats=3)
-    assert "".join(calls) == "abcbcacab"
-    assert seconds == {"a": [1.0, 6.0, 8.0], "b": [2.0, 4.0, 9.0], "c": [3.0, 5.0, 7.0]}
-
-
 def test_the_peak_of_a_fresh_process_leaves_out_what_its_parent_holds(load):
     measure = load("measure")
     ballast = np.ones(50_000_000)

@@ -14,7 +14,6 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from safetensors import safe_open
 from sklearn.exceptions import ConvergenceWarning
 
 from streamtron import StreamtronClassifier
@@ -226,17 +225,6 @@ def test_a_fit_that_cannot_print_writes_its_model(streams, unwritable, model, tm
 def test_an_exit_code_says_what_happened_though_its_sentence_cannot_be_written(tmp_path):
     command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", STREAMTRON, "fit", "nonesuch"]
     assert subprocess.run([*command, "--model", "n"], cwd=tmp_path).returncode == 3
-
-
-def test_the_report_has_the_names_and_the_model_holds_the_same_certificate(run, model):
-    report = json.loads((model.parent / "report.json").read_text())
-    names = "rows columns nonzeros readings full_epochs seconds bytes_read peak_rss_bytes settings"
-    assert {*names.split(), "stages", "certificate", "history"} <= set(report)
-    with safe_open(str(model), "numpy") as file:
-        content = json.loads(file.metadata()["streamtron"])
-    for name in ("history", "ball"):  # the ball belongs to the offsets in the model
-        del content["certificate"][name]
-    assert {**content["certificate"], "rows_excluded": 0} == report["certificate"]
 
 
 def test_a_fit_that_stops_before_its_tolerance_exits_with_4_and_says_what_would_help(run, place):

@@ -4,7 +4,7 @@ where this machine lets us make it, and the limits of a shell."""
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -93,33 +93,6 @@ def test_processors_that_the_process_is_not_allowed_do_not_count():
         "from streamtron.core.config import Machine; print(Machine().thread_count)"
     )
     assert in_python(code).stdout == "1\n"
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A new control group within this process's own, that limits memory."""
-    groups = Path("/proc/self/cgroup").read_text().splitlines()
-    [ours] = [line.split(":", 2)[2] for line in groups if line.split(":")[1] == "memory"] or [""]
-    directory = Path(f"/sys/fs/cgroup/memory{ours}/streamtron-test-{os.getpid()}")
-    try:
-        directory.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group for memory can be made here: {error}")
-    yield directory
-    directory.rmdir()
-
-
-def within(group: Path, code: str) -> Ended:
-    """Code in a Python that joins a control group before anything else."""
-    join = f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
-    return in_python(join + code)
-
-
-def test_a_process_in_a_real_control_group_takes_half_of_its_memory_at_most(group):
-    (group / "memory.limit_in_bytes").write_text("2000003072")
-    limit = "from streamtron.core.config import Machine; print(Machine().memory_limit)"
-    allowed = int((group / "memory.limit_in_bytes").read_text())
-    assert within(group, limit).stdout == f"{allowed // 2}\n"
 
 
 @pytest.mark.parametrize("command", [pytest.param("fit", marks=pytest.mark.slow), "inspect"])

@@ -41,8 +41,13 @@ def test_report_and_model_have_bounds_of_every_reading_and_the_report_its_second
     for name in ("lower", "upper"):
         assert first[name] == pytest.approx(last[name], rel=1e-3)
     assert first["gap"] == 1 - (first["lower"] / first["upper"]) ** 2
+    own = dict(outcome.model.certificate)
     untimed = [{name: row[name] for name in row if name != "seconds"} for row in history]
-    assert outcome.model.certificate["history"] == untimed
+    assert own.pop("history") == untimed
+    del own["ball"]  # which belongs to the offsets in the model
+    assert {**own, "rows_excluded": 0} == certificate
+    names = "rows columns nonzeros readings full_epochs bytes_read peak_rss_bytes settings stages"
+    assert {*names.split()} <= set(report)
 
 
 @pytest.mark.parametrize(
