@@ -25,35 +25,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FUNCTIONS = (
-    "fit",
-    "run",
-    "predict",
-    "evaluate",
-    "certify",
-    "sweep",
-    "update",
-    "forget",
-    "convert",
-    "generate",
-    "load",
-    "log_events",
-    "export",
-    "explain",
-    "calibrate",
-    "report",
-)
-CLASSES = (
-    "LinearModel",
-    "ModelCertificate",
-    "StreamtronClassifier",
-    "StreamtronRegressor",
-    "Settings",
-    "Machine",
-    "Certificate",
-)
-
-
 # --- the command line ---
 
 
@@ -88,11 +59,13 @@ def api() -> str:
     """Return signature and docstring of every public function and class as Markdown."""
     import streamtron
 
-    functions = {name: getattr(streamtron, name) for name in FUNCTIONS}
+    public = {name: getattr(streamtron, name) for name in streamtron.__all__}
+    functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
+    classes = [value for value in public.values() if inspect.isclass(value)]
     returned: dict[str, type] = {}
     for function in functions.values():
         for kind in _classes_in(typing.get_type_hints(function).get("return")):
-            if kind.__module__.startswith("streamtron.") and kind.__name__ not in CLASSES:
+            if kind.__module__.startswith("streamtron.") and kind not in classes:
                 returned.setdefault(kind.__name__, kind)
     errors = [
         kind
@@ -104,7 +77,7 @@ def api() -> str:
         "## Functions",
         *(part for name, function in functions.items() for part in _function(function, name)),
         "## Classes",
-        *(part for name in CLASSES for part in _class(getattr(streamtron, name))),
+        *(part for kind in classes for part in _class(kind)),
         "## What the functions return",
         *(part for kind in returned.values() for part in _class(kind)),
         "## Events",
