@@ -78,24 +78,17 @@ def place(tmp_path_factory):
 
 
 def _write_clicks(directory: Path) -> None:
-    """Write two shards of clicks by user, and again without the rows that runs.md forgets."""
-    for number, shard in enumerate(("clicks/part-00000", "clicks/part-00001")):
+    """Write two shards of clicks by user, and a list of rows to forget."""
+    (directory / "clicks").mkdir()
+    for number in range(2):
         rows = range(40 * number, 40 * (number + 1))
-        table = pa.table(
-            {
-                "label": [k % 2 for k in rows],
-                "user_id": [4690 + k for k in rows],
-                "indices": [[k % 2, 2 + k % 3] for k in rows],
-                "values": [[1.0, 0.5]] * 40,
-            }
-        )
-        for folder, kept in (
-            ("clicks", table),
-            ("clean", table.take([k for k in range(40) if k not in (0, 7, 21, 22)])),
-        ):
-            path = directory / f"{shard.replace('clicks', folder)}.parquet"
-            path.parent.mkdir(exist_ok=True)
-            pq.write_table(kept, path)
+        columns = {
+            "label": [k % 2 for k in rows],
+            "user_id": [4690 + k for k in rows],
+            "indices": [[k % 2, 2 + k % 3] for k in rows],
+            "values": [[1.0, 0.5]] * 40,
+        }
+        pq.write_table(pa.table(columns), directory / "clicks" / f"part-0000{number}.parquet")
     (directory / "gone.csv").write_text("shard,row\npart-00000.parquet,7\n")
 
 

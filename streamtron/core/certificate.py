@@ -44,7 +44,7 @@ Vector = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The proven bounds P ≥ P* ≥ D over the rows of one scan, and for the squared hinge the margins
-    that they mean: 1/√(2 P) ≤ γ_d ≤ 1/√(2 D).
+    that follow: 1/√(2 P) ≤ γ_d ≤ 1/√(2 D).
 
     InternalError: a lower bound exceeds an upper bound. Both include their rounding, so one of them
     is wrong.

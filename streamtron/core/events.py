@@ -46,13 +46,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """How far a step is: sent when it begins, after every chunk, after every round of parts, and
+    """Progress of a step: sent when it begins, after every chunk, after every round of parts, and
     after every fit of a sweep.
 
     Parameters
     ----------
-    step : ``"preparing"``, what a reading is for (``"train"``, ``"scan"`` …), ``"solving"`` of the
-        rows in memory, the last round, as in ``"round 34: product"``, or ``"fits"``.
+    step : ``"preparing"``, the purpose of a reading (``"train"``, ``"scan"`` …), ``"solving"`` of
+        the rows in memory, the last round, as in ``"round 34: product"``, or ``"fits"``.
     reading : its number, from 0; None of other steps.
     done, total : nonzeros, while shards are prepared bytes, of a sweep fits; 0 when the step
         begins, a total of 0 where it is not known.
