@@ -26,7 +26,7 @@ Newton's method."""
 
 KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
 """The part of the memory budget that rows keep after their buffer was solved by Newton's method,
-and after it was visited more than once more. Else all rows make room for others."""
+and at most after it was visited more than once more. Else all rows make room for others."""
 
 PAPER = ("directional_margin", "paper_upper_bound", "f_est", "direct_fraction")
 

@@ -86,9 +86,20 @@ def keep(
         _keep_some(learner)
 
 
+def alike(weights: NDArray[np.float64]) -> float:
+    """Return (Σ s)²/(n Σ s²) of n weights s ≥ 0, not all 0: 1 where all rows matter alike, 1/n
+    where one alone does: the effective size of a weighted sample (Kish, 1965), for each row of it.
+
+    >>> [round(alike(np.array(weights)), 2) for weights in ([2.0, 2.0], [1.0, 0.1, 0.1], [0, 1])]
+    [1.0, 0.47, 0.5]
+    """
+    return float(weights.sum() ** 2 / (len(weights) * np.square(weights).sum()))
+
+
 def _keep_some(learner: Learner) -> None:
     """Keep a part of the buffer just solved: drawn by |α_k| to the byte; or, where every row has an
-    α, by the curvature there, α (1 − α/C)."""
+    α, by the curvature there, α (1 − α/C). Visits alone keep less where rows matter alike: those
+    of the next buffer are as good then."""
     kept = learner.progress.kept
     if not kept:
         learner.active.clear()
@@ -99,6 +110,8 @@ def _keep_some(learner: Learner) -> None:
         most = loss.most * active.targets.costs
         sizes *= 1.0 - np.divide(sizes, most, out=np.zeros(len(most)), where=most > 0.0)
     live = np.flatnonzero(sizes > 0.0)
+    if len(live) and not learner.progress.crawls:
+        kept = min(kept, 1.0 - alike(sizes))
     drawn = live[learner.next_turn().drawn(sizes[live] / active.sizes[live])]
     active.retain(np.sort(drawn[: fitting(active.sizes[drawn], kept * active.budget)]))
     if len(active) == rows_before:

@@ -10,6 +10,7 @@ from streamtron.solver import ascent
 from streamtron.solver.learner import take_visits
 from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, PHASES
 from streamtron.solver.stopping import promises_tolerance
+from streamtron.solver.working_set import keep
 from tests.helpers.learners import data_of, drawn_data
 from tests.helpers.sources import learner_of, trained
 
@@ -61,6 +62,24 @@ def test_rows_stay_for_the_next_buffer_where_a_second_pass_paid_or_visits_crawl(
     take_visits(learner, passes, 40, crawls=crawls)
     assert learner.progress.kept == kept
     assert learner.progress.visited == 40
+
+
+@pytest.mark.parametrize(
+    ("alphas", "crawls", "buffers"),
+    [
+        (np.ones(80), False, 1),  # nothing stays, and the other half fits
+        (np.arange(80) % 8 == 0, False, 2),
+        (np.ones(80), True, 5),  # four fifths stay each time
+    ],
+)
+def test_rows_that_matter_alike_make_room_for_others_unless_visits_crawl(alphas, crawls, buffers):
+    source = drawn_data(13, 80, 40, 1.0)
+    learner = learner_of(source, Settings(active_set=source.nbytes // 2))
+    (chunk,) = source.chunks()
+    learner.alphas.put_ranges(chunk.ranges, alphas.astype(np.float32))
+    take_visits(learner, 2, 40, crawls=crawls)
+    kept = keep(learner, chunk.rows, np.arange(80), learner.targets(chunk))
+    assert len(list(kept)) == buffers
 
 
 @pytest.mark.parametrize(
