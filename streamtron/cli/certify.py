@@ -22,17 +22,10 @@ if TYPE_CHECKING:
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option(
-    "--witness",
-    type=options.Read(),
-    help="Witness that fit --witness wrote; one reading is enough then.",
-)
+@click.option("--witness", type=options.Read(), help="Witness of the fit; one reading is enough.")
 @options.flag("--accept-exclusions", help="Accept a --witness that leaves out forgotten rows.")
 @options.number(
-    "--readings",
-    help="Without a witness: readings after the first, at most [4].",
-    least=0,
-    default=4,
+    "--readings", least=0, default=4, help="Readings after the first without a witness [4]."
 )
 @options.flag("--bias-last", help="The last number of a coefficient file is the bias.")
 @options.setting_options(*PROBLEM, default="the model's")
@@ -42,14 +35,7 @@ if TYPE_CHECKING:
 @options.cluster_options
 @options.log_option
 @options.json_option
-def certify(
-    model: str,
-    shards: tuple[str, ...],
-    bias_last: bool,
-    log: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def certify(model: str, shards: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Prove how far MODEL is, at most, from the best possible model on SHARDS.
 
     MODEL is a streamtron model, a LIBLINEAR model or a file of coefficients; the latter two need
@@ -63,6 +49,7 @@ def certify(
     them. Workers scan rows that do not fit in memory. Without a witness, this process trains on
     those with a slack.
     """
+    bias_last, log = given["bias_last"], given["log"]
     read = [*shards, given["witness"], given["vocabulary"], given["scheduler"]]
     check_files({"log": log}, read, runs=filter(None, [model, given["run_dir"]]))
     from streamtron.cli.progress import progress

@@ -25,25 +25,12 @@ if TYPE_CHECKING:
     "--mirror",
     help="Make SHARDS the shards of the run: those not among them go out, in the same training.",
 )
-@options.number(
-    "--window",
-    help="Make the last N of SHARDS, in their order, the shards of the run.",
-)
+@options.number("--window", help="Make the last N of SHARDS, in their order, those of the run.")
 @options.flag("--again", help="Take in SHARDS that were forgotten, too, and all their rows.")
 @options.time_limit_option
 @options.setting_options("tol", "max_epochs", "allow_duplicate")
 @options.change_options
-def update(
-    run: str,
-    shards: tuple[str, ...],
-    mirror: bool,
-    window: int | None,
-    again: bool,
-    time_limit: float | None,
-    report: str | None,
-    log: str | None,
-    **given: Any,
-) -> int:
+def update(run: str, shards: tuple[str, ...], **given: Any) -> int:
     """Add SHARDS to the run of a model, RUN, and train to a certificate over all its rows.
 
     The run stays as it was until the new model is complete. SHARDS are read as the run's own were.
@@ -52,9 +39,8 @@ def update(
     """
     from streamtron.runs.change import update as update_run
 
-    how: Any = {"mirror": mirror, "window": window, "again": again, "time_limit": time_limit}
-    change = partial(update_run, **how)
-    return _change_run(change, run, shards, report, log, given)
+    how = {name: given[name] for name in ("mirror", "window", "again", "time_limit")}
+    return _change_run(partial(update_run, **how), run, shards, given)
 
 
 @options.command()
@@ -71,16 +57,7 @@ def update(
 )
 @options.setting_options("tol", "max_epochs")
 @options.change_options
-def forget(
-    run: str,
-    shards: tuple[str, ...],
-    key: str | None,
-    value: tuple[str, ...],
-    rows: str | None,
-    report: str | None,
-    log: str | None,
-    **given: Any,
-) -> int:
+def forget(run: str, shards: tuple[str, ...], **given: Any) -> int:
     """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
     certificate over the remaining rows.
 
@@ -93,25 +70,20 @@ def forget(
     """
     from streamtron.runs.change import forget as forget_rows
 
-    change = partial(forget_rows, key=key, values=value, rows=rows)
-    return _change_run(change, run, shards, report, log, {**given, "rows": rows})
+    how = {"key": given["key"], "values": given["value"], "rows": given["rows"]}
+    return _change_run(partial(forget_rows, **how), run, shards, given)
 
 
 def _change_run(
-    change: Callable[..., Outcome],
-    run: str,
-    shards: tuple[str, ...],
-    report: str | None,
-    log: str | None,
-    given: Mapping[str, Any],
+    change: Callable[..., Outcome], run: str, shards: tuple[str, ...], given: Mapping[str, Any]
 ) -> int:
-    settings, machine = options.split(given)
+    (settings, machine), log = options.split(given), given["log"]
     from streamtron.cli.progress import progress
     from streamtron.runs.finished_run import locate, model_of
 
     place = locate(run, machine.run_dir)
     check_files(
-        {"report": report, "log": log},
+        {"report": given["report"], "log": log},
         [place.model, *shards, given.get("rows"), given["scheduler"]],
         runs=[place.directory],
         directories={"run directory": place.directory},
@@ -121,7 +93,7 @@ def _change_run(
         outcome = change(
             run,
             shards,
-            report=report,
+            report=given["report"],
             machine=machine,
             listen=listen,
             open_parts=parts_of(workers),
@@ -138,17 +110,12 @@ def _changes(report: Mapping[str, Any]) -> Lines:
         yield f"{count:,} row{'s' * (count != 1)} forgotten by this call"
     if staying := report.get("stays_forgotten"):
         yield f"forgotten before, and skipped: {len(staying):,} of the shards (see --again)"
-    lists = (
-        [f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()],
-        [f"{shard}: comes in" for shard in report.get("added", ())],
-        [
-            f"{shard}: in the run already; it is skipped"
-            for shard in report.get("already_in_run", ())
-        ],
-        [
-            f"{shard}: not in the run; there is nothing to forget"
-            for shard in report.get("not_in_run", ())
-        ],
-    )
+    words = {
+        "added": "comes in",
+        "already_in_run": "in the run already; it is skipped",
+        "not_in_run": "not in the run; there is nothing to forget",
+    }
+    lists = [[f"{name}: {n:,} row{'s' * (n != 1)} forgotten" for name, n in forgotten.items()]]
+    lists += [[f"{shard}: {what}" for shard in report.get(key, ())] for key, what in words.items()]
     for sentences in lists:
         yield from (*sentences[:MANY], *and_more(sentences))

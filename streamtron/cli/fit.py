@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-
 from streamtron.cli import options
 from streamtron.cli.common import check_files, parts_of, report_fit, workers_of
 from streamtron.cli.evaluate import metric_lines, warn_known
@@ -21,28 +19,12 @@ if TYPE_CHECKING:
 
 @options.command(options.Grouped)
 @options.shards_argument
-@click.option(
-    "--model", required=True, type=options.Written(dir_okay=False), help="File for the model."
-)
+@options.written("--model", required=True, help="File for the model.")
 @options.report_option
-@click.option(
-    "--witness",
-    type=options.Written(dir_okay=False),
-    help="File for the witness: certify reads once with it.",
-)
-@click.option(
-    "--valid",
-    multiple=True,
-    type=options.Read(),
-    metavar="SHARDS|20%",
-    help="Rows held out to measure on; can be repeated.",
-)
-@click.option(
-    "--calibrate",
-    multiple=True,
-    type=options.Read(),
-    metavar="SHARDS|10%",
-    help="Rows held out to make probabilities from.",
+@options.written("--witness", help="File for the witness: certify reads once with it.")
+@options.several("--valid", metavar="SHARDS|20%", help="Rows held out to measure on.")
+@options.several(
+    "--calibrate", metavar="SHARDS|10%", help="Rows held out to make probabilities from."
 )
 @options.calibration_option
 @options.time_limit_option
@@ -53,19 +35,7 @@ if TYPE_CHECKING:
 @options.machine_options
 @options.cluster_options
 def fit(
-    shards: tuple[str, ...],
-    model: str,
-    report: str | None,
-    witness: str | None,
-    valid: tuple[str, ...],
-    calibrate: tuple[str, ...],
-    calibration: Any,
-    time_limit: float | None,
-    log: str | None,
-    config: str | None,
-    resume: bool,
-    overwrite: bool,
-    **given: Any,
+    shards: tuple[str, ...], valid: tuple[str, ...], calibrate: tuple[str, ...], **given: Any
 ) -> int:
     """Train on SHARDS (files, directories, globs) and write a certified model.
 
@@ -74,7 +44,7 @@ def fit(
     of a settings file.
     """
     names, machine = options.split(given)
-    settings = options.settings_of(names, config)
+    settings = options.settings_of(names, given["config"])
     measured = _rows(valid, shards)
     start = 0.0 if measured.files else measured.share[1]
     calibrated = _rows(calibrate, shards, start if valid else 0.0)
@@ -85,9 +55,10 @@ def fit(
     from streamtron.data import find_shards
     from streamtron.runs.fit import run
 
-    files: Any = {"model": model, "report": report, "witness": witness}
+    model, log = given["model"], given["log"]
+    files: Any = {name: given[name] for name in ("model", "report", "witness")}
     paths = [*shards, *calibrated.files, *measured.files]
-    read = [*paths, config, *settings.files, given["scheduler"]]
+    read = [*paths, given["config"], *settings.files, given["scheduler"]]
     check_files({**files, "log": log}, read, machine)
     for rows in filter(None, (calibrated.files, measured.files)):
         find_shards(rows)  # before hours of work
@@ -96,16 +67,15 @@ def fit(
             shards,
             settings,
             **files,
+            **{name: given[name] for name in ("resume", "overwrite", "time_limit")},
             machine=machine,
-            resume=resume,
-            overwrite=overwrite,
             open_parts=parts_of(workers),
-            time_limit=time_limit,
             listen=listen,
         )
     code = report_fit(outcome, model, machine, _notes(outcome, settings))
     fitted = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out
-    _use(measured.among(fitted), calibrated.among(fitted), outcome.model, calibration, model)
+    held_out = measured.among(fitted), calibrated.among(fitted)
+    _use(*held_out, outcome.model, given["calibration"], model)
     return code
 
 

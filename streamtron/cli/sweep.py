@@ -32,10 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
     "many classes accuracy, micro_, macro_ and these; log_loss, brier_score; of numbers r2, rmse, "
     "mae [accuracy; r2]. Of equals the smaller C wins.",
 )
-@options.flag(
-    "--no-refit",
-    help="Keep the model that was measured, of --valid 20%.",
-)
+@options.flag("--no-refit", help="Keep the model that was measured, of --valid 20%.")
 @options.written("--table", help="File for the table of candidates, .csv or .parquet.")
 @options.written("--model", help="File for the best model.")
 @options.report_option
@@ -46,15 +43,7 @@ Rows = Sequence[Mapping[str, Any]]
 @options.candidate_options
 @options.machine_options
 @options.cluster_options
-def sweep(
-    shards: tuple[str, ...],
-    valid: tuple[str, ...],
-    table: str | None,
-    model: str | None,
-    log: str | None,
-    config: str | None,
-    **given: Any,
-) -> int:
+def sweep(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
     """Fit all combinations of --loss, --C (or --delta), --rho and --l1-ratio on SHARDS, measure
     them on --valid, and write the best as --model.
 
@@ -62,7 +51,8 @@ def sweep(
     fitted to a --tol of at most 0.0001, lest their ranks depend on where they stop.
     """
     names, machine = options.split(given)
-    values, settings = options.candidates_of(names, config)
+    values, settings = options.candidates_of(names, given["config"])
+    table, model, log = given["table"], given["model"], given["log"]
     how: Any = {k: given[k] for k in ("metric", "folds", "random", "two_stage", "overwrite")}
     how["refit"] = not given["no_refit"]
     files: Any = {"model": model, "report": given["report"], "witness": given["witness"]}
@@ -72,7 +62,7 @@ def sweep(
 
     if table:
         check_table(table)
-    read = [*shards, *valid, config, *settings.files, given["scheduler"]]
+    read = [*shards, *valid, given["config"], *settings.files, given["scheduler"]]
     check_files({"table": table, **files, "log": log}, read, machine)
     with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
         if workers is not None:
