@@ -8,16 +8,8 @@ from typing import Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.terminal import print_values, table
-from streamtron.core.text import (
-    MANY,
-    Lines,
-    aligned,
-    and_more,
-    feature_text,
-    label_text,
-    number,
-)
+from streamtron.cli.terminal import fact_lines, print_values, table
+from streamtron.core.text import MANY, Lines, aligned, and_more, feature_text, label_text, number
 
 _CLASSES = 3
 """Classes of many that are shown of a row, those of the highest decisions."""
@@ -56,9 +48,7 @@ def _model(facts: Mapping[str, Any]) -> Lines:
         if made := direction.get("columns"):
             how = "spread" if "spread" in made[0] else "largest"
             by_column = {
-                {"spread": "spread", "largest": "largest weight"}[how]: [
-                    f"{column[how]:.6g}" for column in made[:MANY]
-                ],
+                how: [f"{column[how]:.6g}" for column in made[:MANY]],
                 "features": [number(column["features"]) for column in made[:MANY]],
                 "column": [column["column"] for column in made[:MANY]],
             }
@@ -82,35 +72,28 @@ def class_facts(direction: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _row(facts: Mapping[str, Any]) -> Lines:
     labels = facts["label"] if isinstance(facts["label"], list) else [facts["label"]]
-    yield from aligned(
-        [
-            ("shard", facts["shard"]),
-            ("row", facts["row"]),
-            *([] if facts["label"] is None else [("label", ", ".join(map(label_text, labels)))]),
-            *([("unknown to model", facts["out_of_range"])] if facts["out_of_range"] else []),
-        ]
-    )
+    yield from fact_lines(facts, "shard", "row")
+    if facts["label"] is not None:
+        yield from aligned([("label", ", ".join(map(label_text, labels)))])
+    if facts["out_of_range"]:
+        yield from aligned([("unknown to model", facts["out_of_range"])])
     ranked = sorted(facts["directions"], key=lambda direction: -direction["decision"])
     for direction in ranked[:_CLASSES]:
         yield ""
         decision = f"{direction['decision']:+.6g}"
         yield from aligned([*class_facts(direction), ("decision", decision)])
-        rows = [
-            (
-                f"{feature['contribution']:+.6g}",
-                f"{feature['value']:.6g}",
-                f"{feature['weight']:+.6g}",
-                feature_text(feature),
-            )
-            for feature in direction["features"]
-        ]
+        shown = direction["features"]
+        others = {"bias": direction["bias"]}
         if count := direction["other_features"]:
-            rows.append(
-                (f"{direction['other_contributions']:+.6g}", "", "", f"{count:,} other features")
-            )
-        rows.append((f"{direction['bias']:+.6g}", "", "", "bias"))
-        heads = ("adds", "value", "weight", "feature")
-        columns = {head: [row[k] for row in rows] for k, head in enumerate(heads)}
+            others = {f"{count:,} other features": direction["other_contributions"], **others}
+        empty = [""] * len(others)
+        adds = [*(feature["contribution"] for feature in shown), *others.values()]
+        columns = {
+            "adds": [f"{value:+.6g}" for value in adds],
+            "value": [f"{feature['value']:.6g}" for feature in shown] + empty,
+            "weight": [f"{feature['weight']:+.6g}" for feature in shown] + empty,
+            "feature": [*map(feature_text, shown), *others],
+        }
         yield from table(columns, ["feature"])
     if ranked[_CLASSES:]:
         yield f"\n… and {len(ranked) - _CLASSES:,} more; --json has all classes"

@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 
 import click
 
-from streamtron.core.text import Lines, label_text, visible
+from streamtron.core.text import Lines, aligned, format_size, label_text, visible
 
 
 def is_verbose() -> bool:
@@ -128,6 +128,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def fact_lines(facts: Mapping[str, Any], *names: str) -> Lines:
+    """Yield those of the facts that are known, a line each; bytes with their unit."""
+    known = {name: facts[name] for name in names if facts.get(name) is not None}
+    shown = {n: format_size(value) if n.endswith("bytes") else value for n, value in known.items()}
+    yield from aligned([(n.replace("_", " "), value) for n, value in shown.items()])
 
 
 def table(columns: Mapping[str, Sequence[str]], left: Collection[str] = ()) -> Lines:

@@ -120,7 +120,7 @@ def test_explain_and_inspect_speak_of_no_class(place):
     for text in (row, here(place, "explain", "huber").stdout):
         assert "class" not in text
         assert "label" not in text
-    assert "the number predicted" in here(place, "inspect", "huber").stdout
+    assert "regression" in here(place, "inspect", "huber").stdout
 
 
 def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
