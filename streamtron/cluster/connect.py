@@ -13,6 +13,7 @@ from streamtron.cluster.client import Workers, asked, first_line
 from streamtron.core.config import Machine
 from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.files import SMALL, at_most, parse_json
+from streamtron.core.kinds import whole
 from streamtron.core.text import format_size
 
 if TYPE_CHECKING:
@@ -56,9 +57,7 @@ def connect(
 
     if (workers is None) == (scheduler is None):
         raise SettingsError("workers and a scheduler: give one of them, --workers or --scheduler.")
-    if not isinstance(workers, Client | None) and not (isinstance(workers, int) and workers >= 1):
-        raise SettingsError(f"workers is {workers!r}: expected at least 1, as a whole number.")
-    number = workers if isinstance(workers, int) else 0
+    number = 0 if isinstance(workers, Client | None) else whole(workers, "workers", least=1)
     memory = (machine or Machine()).memory_limit
     limit = memory // number if number else None
     if limit is not None and limit < LEAST_MEMORY:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from streamtron.core.rows import Label
 
@@ -37,7 +37,7 @@ class Mistakes:
 
     def __init__(self, classes: Sequence[Label], worst: int = 0) -> None:
         self._classes, self._most = classes, worst
-        self._confused = defaultdict[tuple[int, int], float](float)
+        self._confused: Any = sparse.csr_array((len(classes), len(classes)))
         self._worst: list[dict[str, Any]] = []
 
     def add(
@@ -56,45 +56,29 @@ class Mistakes:
             chosen = np.column_stack([~chosen, chosen])
         rows = np.flatnonzero(truth.any(axis=1))
         label, predicted = truth[rows].argmax(axis=1), chosen[rows].argmax(axis=1)
-        for pair in set(zip(label.tolist(), predicted.tolist(), strict=True)):
-            if pair[0] != pair[1]:
-                places = rows[(label == pair[0]) & (predicted == pair[1])]
-                self._confused[pair] += float(weights[places].sum())
-        if self._most:
-            self._take_worst(rows, label, predicted, decisions[rows], shard, first)
-
-    def _take_worst(
-        self,
-        rows: NDArray[np.int64],
-        label: NDArray[np.int64],
-        predicted: NDArray[np.int64],
-        decisions: Floats,
-        shard: str,
-        first: int,
-    ) -> None:
-        of_label = decisions[np.arange(len(rows)), label]
+        pairs, shape = (label, predicted), self._confused.shape
+        self._confused += sparse.coo_array((weights[rows], pairs), shape=shape).tocsr()
+        if not self._most:
+            return
+        decisions = decisions[rows]
         margins = margins_by_code(decisions, label)
         for k in np.argsort(margins, kind="stable")[: self._most].tolist():
-            self._worst.append(
-                {
-                    "shard": shard,
-                    "row": first + int(rows[k]),
-                    "label": self._classes[label[k]],
-                    "predicted": self._classes[predicted[k]],
-                    "decision": float(of_label[k]),
-                    "margin": float(margins[k]),
-                }
-            )
+            row = {"shard": shard, "row": first + int(rows[k]), "label": self._classes[label[k]]}
+            row |= {"predicted": self._classes[predicted[k]]}
+            row |= {"decision": float(decisions[k, label[k]]), "margin": float(margins[k])}
+            self._worst.append(row)
         self._worst = sorted(self._worst, key=lambda row: row["margin"])[: self._most]
 
     def metrics(self) -> dict[str, Any]:
         """Return ``confusions``, the largest first: the ``weight`` of the rows of a ``label`` that
-        are ``predicted`` as another; and, if they are wanted, the ``worst`` rows, those whose
+        are ``predicted`` as another; and, if they are asked for, the ``worst`` rows, those whose
         decision for their label is farthest below the best of the others (of two classes, below its
         opposite)."""
-        pairs = sorted(self._confused.items(), key=lambda item: (-item[1], item[0]))
+        cells = self._confused.tocoo()
+        pairs = zip(cells.data.tolist(), *(axis.tolist() for axis in cells.coords), strict=True)
         confusions = [
             {"label": self._classes[k], "predicted": self._classes[chosen], "weight": weight}
-            for (k, chosen), weight in pairs
+            for weight, k, chosen in sorted(pairs, key=lambda cell: (-cell[0], *cell[1:]))
+            if k != chosen
         ]
         return {"confusions": confusions} | ({"worst": self._worst} if self._most else {})

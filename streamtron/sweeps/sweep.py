@@ -44,7 +44,6 @@ from streamtron.sweeps.trial import (
     check_metric,
     mean_trial,
     metrics_of,
-    now,
     ranked,
     table_of,
 )
@@ -394,7 +393,7 @@ def fit_task(
 def _measured(
     task: Task, machine: Machine, listen: Listener, run_dir: str | None, worker: str
 ) -> list[Trial]:
-    started, candidates = now(), list(task.candidates.values())
+    candidates = list(task.candidates.values())
     outcomes = fit_many(
         task.fold.shards,
         candidates,
@@ -412,12 +411,12 @@ def _measured(
         )
     how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
     measured = evaluate_many(models, task.fold.valid, share=task.fold.share, **how)
-    times, trials = (worker, started, now()), []
+    trials = []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True
     ):
         report, metrics = outcome.report, evaluation.to_dict()
-        costs = Costs(report["readings"], report["full_epochs"], report["seconds"], *times)
+        costs = Costs(report["readings"], report["full_epochs"], report["seconds"], worker)
         trials.append(
             Trial(
                 candidate=number,

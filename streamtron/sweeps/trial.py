@@ -8,23 +8,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from streamtron.core import text
 from streamtron.core.config import Settings, meets
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.core.names import prices
-from streamtron.core.text import (
-    ALL_METRICS,
-    ERRORS,
-    METRICS,
-    METRICS_OF_MANY,
-    METRICS_OF_NUMBERS,
-    METRICS_OF_PROBABILITIES,
-    label_text,
-)
 from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.report import NOT_CERTIFIED, Outcome
 
@@ -47,7 +38,7 @@ COLUMNS: dict[str, type] = {
     "stage": str,
     "b": str,
     "iteration": int,
-    **dict.fromkeys(ALL_METRICS, float),
+    **dict.fromkeys(text.ALL_METRICS, float),
     "class": str,
     **dict.fromkeys((*BOUNDS, *AT_OPTIMUM, "readings"), float),
     "nonzero_weights": int,
@@ -56,29 +47,25 @@ COLUMNS: dict[str, type] = {
     "dropped": str,
     "best": bool,
     "seconds": float,
-    **dict.fromkeys(("worker", "started", "finished"), str),
+    "worker": str,
 }
 """Column of a table → its type. Some metrics and the class are for many classes only, for two, or
-for numbers. All but the last four depend on data and settings alone."""
+for numbers. All but the last two depend on data and settings alone."""
 
 
 class Costs(NamedTuple):
-    """Costs of a trial, and where and when it was made; times in ISO 8601, UTC."""
+    """Costs of a trial, and the worker that made it."""
 
     readings: float
     full_epochs: int
     seconds: float
     worker: str
-    started: str
-    finished: str
 
     @classmethod
     def total(cls, costs: Sequence[Costs]) -> Costs:
         """Return the total over iterations or folds; at least one."""
-        readings, full_epochs, seconds, workers, started, finished = zip(*costs, strict=True)
-        return cls(
-            sum(readings), sum(full_epochs), sum(seconds), workers[-1], min(started), max(finished)
-        )
+        readings, full_epochs, seconds, workers = zip(*costs, strict=True)
+        return cls(sum(readings), sum(full_epochs), sum(seconds), workers[-1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,17 +145,12 @@ def table_of(trials: Sequence[Trial], best: Trial) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row if name in common} for row in rows]
 
 
-def now() -> str:
-    """Return the time in ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
 def metrics_of(settings: Settings) -> tuple[str, ...]:
     """Return the names of the metrics of a candidate, first the one that a sweep goes by."""
     if settings.regression:
-        return METRICS_OF_NUMBERS
-    names = METRICS_OF_MANY if settings.one_vs_rest else METRICS
-    return (*names, *METRICS_OF_PROBABILITIES) if settings.loss == "log_loss" else names
+        return text.METRICS_OF_NUMBERS
+    names = text.METRICS_OF_MANY if settings.one_vs_rest else text.METRICS
+    return (*names, *text.METRICS_OF_PROBABILITIES) if settings.loss == "log_loss" else names
 
 
 def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
@@ -198,7 +180,7 @@ def certificate_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
     if "learners" not in report:
         return {**report["certificate"], **size}
     widest = max(report["learners"], key=lambda each: each["certificate"]["relative_duality_gap"])
-    return {**widest["certificate"], "class": label_text(widest["label"]), **size}
+    return {**widest["certificate"], "class": text.label_text(widest["label"]), **size}
 
 
 def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
@@ -207,7 +189,7 @@ def ranked(trials: Iterable[Trial], metric: str) -> list[Trial]:
 
     A trial without the metric comes after all that have it.
     """
-    sign = 1.0 if metric in ERRORS else -1.0
+    sign = 1.0 if metric in text.ERRORS else -1.0
 
     def key(trial: Trial) -> tuple[float, float, int]:
         value = trial.metrics[metric]
@@ -258,9 +240,9 @@ def write_table(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]])
 
         content = parquet_table({name: COLUMNS[name] for name in rows[0]}, rows)
     else:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        content = text.getvalue().encode()
+        content = lines.getvalue().encode()
     write_atomically(path, [content])

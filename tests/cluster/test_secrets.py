@@ -91,8 +91,8 @@ def test_no_page_tells_what_our_workers_do(workers):
     ("asked", "kind", "words"),
     [
         ({}, SettingsError, "give one of them"),
-        ({"workers": 0}, SettingsError, "expected at least 1"),
-        ({"workers": 2.0}, SettingsError, r"workers is 2\.0: expected at least 1, as a whole"),
+        ({"workers": 0}, SettingsError, "workers is 0: expected 1 or more"),
+        ({"workers": 2.0}, SettingsError, r"workers is 2\.0: expected a whole number"),
         (
             {"workers": 10**11, "machine": Machine(memory=10**9)},
             MachineError,

@@ -16,7 +16,7 @@ from streamtron.sweeps.sweep import Sweep
 from streamtron.sweeps.trial import COLUMNS, Trial
 from tests.helpers.runs import kept, manifest_of
 
-LAST_FOUR = ("seconds", "worker", "started", "finished")
+LAST_TWO = ("seconds", "worker")
 
 Rows = list[dict[str, Any]]
 
@@ -48,7 +48,7 @@ def as_if(change: Callable[[Trial], dict[str, Any]]) -> Callable[..., Iterator[T
 def lasting(table: Sweep | Rows, *names: str) -> Rows:
     """The rows without their last four columns, which are about the machine, and these."""
     rows = table.rows() if isinstance(table, Sweep) else table
-    left_out = {*LAST_FOUR, *names}
+    left_out = {*LAST_TWO, *names}
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
 
 

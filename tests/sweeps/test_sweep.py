@@ -33,7 +33,7 @@ from streamtron.sweeps.trial import BOUNDS, COLUMNS, ranked
 from tests.helpers.examples import slow_but
 from tests.helpers.processes import COMMAND, Process, one_sentence, until
 from tests.helpers.runs import report_of
-from tests.helpers.sweep_rows import LAST_FOUR, Rows, lasting, run_files, table
+from tests.helpers.sweep_rows import LAST_TWO, Rows, lasting, run_files, table
 
 TRAIN, HELD = 1200, 400
 
@@ -275,7 +275,7 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, 
     of_others |= {"class", "l1_ratio", "nonzero_weights"}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns
-    assert columns[-4:] == [*LAST_FOUR]
+    assert columns[-4:] == [*LAST_TWO]
     assert lasting(text) == lasting(binary)
     assert [row["C"] for row in text] == [0.5, 0.125]
 
