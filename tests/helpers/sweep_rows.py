@@ -46,7 +46,7 @@ def as_if(change: Callable[[Trial], dict[str, Any]]) -> Callable[..., Iterator[T
 
 
 def lasting(table: Sweep | Rows, *names: str) -> Rows:
-    """The rows without their last four columns, which are about the machine, and these."""
+    """The rows without their last two columns, which are about the machine, and these."""
     rows = table.rows() if isinstance(table, Sweep) else table
     left_out = {*LAST_TWO, *names}
     return [{name: value for name, value in row.items() if name not in left_out} for row in rows]
