@@ -13,7 +13,6 @@ import pytest
 from streamtron import convert
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
-from streamtron.core.feature_names import Hashing
 from streamtron.data import (
     MemoryData,
     ReaderConfig,
@@ -23,6 +22,7 @@ from streamtron.data import (
     fingerprints,
 )
 from streamtron.data.deletions import Deletions
+from streamtron.data.feature_names import Hashing
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import TextForm, text_predictions
 from streamtron.runs.inspect import inspect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,37 +16,6 @@ from streamtron.core.limits import available_memory
 
 VOCABULARY_SHARE = 32
 """Part of the memory that a vocabulary's file may have; its names take some twenty times that."""
-
-
-def murmur_hash(names: Iterable[str], seed: int = 0) -> NDArray[np.uint32]:
-    """Return MurmurHash3_x86_32 of names in UTF-8 (Appleby, 2011), uint32, shape (names,).
-
-    >>> [hex(number) for number in murmur_hash(["", "abc", "größer"]).tolist()]
-    ['0x0', '0xb3dd93fa', '0xd64f72e6']
-    """
-    encoded = [name.encode() for name in names]
-    lengths = np.array([*map(len, encoded)], np.int64)
-    words = np.frombuffer(b"".join(text + bytes(-len(text) % 4) for text in encoded), "<u4")
-    counts = -(-lengths // 4)
-    starts, order = np.cumsum(counts) - counts, np.argsort(-counts)
-    hashes = np.full(len(lengths), seed, np.uint32)
-    for k in range(counts.max(initial=0)):
-        rows = order[: np.searchsorted(-counts[order], -k)]  # those that are longer
-        hashes[rows] ^= _rotated(words[starts[rows] + k] * _MURMUR[0], 15) * _MURMUR[1]
-        full = rows[lengths[rows] // 4 > k]
-        hashes[full] = _rotated(hashes[full], 13) * 5 + _MURMUR[2]
-    hashes ^= lengths.astype(np.uint32)
-    for shift, factor in ((16, _MURMUR[3]), (13, _MURMUR[4]), (16, 1)):
-        hashes ^= hashes >> shift
-        hashes *= np.uint32(factor)
-    return hashes
-
-
-_MURMUR = (0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35)
-
-
-def _rotated(numbers: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
-    return numbers << np.uint32(by) | numbers >> np.uint32(32 - by)
 
 
 @dataclass(frozen=True)
@@ -67,7 +36,10 @@ class Hashing:
 
     def columns(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the column of every name, int64, shape (names,), 0 … 2^bits - 1."""
-        return (murmur_hash(names, self.seed) & ((1 << self.bits) - 1)).astype(np.int64)
+        from sklearn.utils.murmurhash import murmurhash3_32  # which takes half a second to load
+
+        hashes = (murmurhash3_32(name, self.seed, positive=True) for name in names)
+        return np.fromiter(hashes, np.int64, len(names)) & ((1 << self.bits) - 1)
 
 
 @dataclass(frozen=True)
