@@ -37,24 +37,12 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 @options.command()
 @click.argument("model", type=options.Read())
 @click.argument("shards", nargs=-1, type=options.Read())
-@click.option(
-    "--ranking/--no-ranking",
-    default=True,
-    show_default=True,
-    help="Compute ROC AUC and average precision, in memory; of more than 50 million "
-    "decisions from bins.",
-)
 @options.number(
-    "--worst",
-    help="List the N rows that are most wrong: where they are, label, decision [none].",
-    least=0,
-    default=0,
+    "--worst", least=0, default=0, help="List the N rows that are most wrong, and where they are."
 )
 @options.json_option
 @options.distributed_options
-def evaluate(
-    model: str, shards: tuple[str, ...], ranking: bool, worst: int, as_json: bool, **where: Any
-) -> None:
+def evaluate(model: str, shards: tuple[str, ...], worst: int, as_json: bool, **where: Any) -> None:
     """Compare a model's decisions with the labels of SHARDS: accuracy, precision, recall, F1, ROC
     AUC, average precision; log loss and Brier score of a model that has probabilities; of numbers
     R², RMSE, MAE and their standard deviation. MODEL is a streamtron or LIBLINEAR model. Without
@@ -70,9 +58,7 @@ def evaluate(
     loaded = load_any(model)
     with executor_of(**where) as executor:
         of, rows = (loaded, shards) if shards else (model, None)
-        metrics = evaluate_shards(
-            of, rows, ranking=ranking, worst=worst, executor=executor
-        ).to_dict()
+        metrics = evaluate_shards(of, rows, worst=worst, executor=executor).to_dict()
     if shards:
         metrics |= columns_not_used(loaded, shards)
         warn_known(loaded, model, shards)
