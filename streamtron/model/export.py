@@ -82,8 +82,11 @@ def export(
     """
     if format not in FORMATS:
         raise SettingsError(f"format {format!r}: expected one of {', '.join(FORMATS)}.")
-    made = _onnx(model, rows) if format == "onnx" else _WRITERS[format](model)
-    return write_atomically(path, made)
+    if format == "onnx":
+        from streamtron.model.onnx_graph import onnx_bytes
+
+        return write_atomically(path, [onnx_bytes(model, rows)])
+    return write_atomically(path, _WRITERS[format](model))
 
 
 _ELSE = ", or export as liblinear or json"
@@ -126,13 +129,6 @@ def _numbers(weights: ArrayLike) -> bytes:
     return ("".join(f"{weight:.17g} " for weight in np.ravel(weights)) + "\n").encode()
 
 
-def _onnx(model: LinearModel, rows: Any = None) -> Iterable[bytes]:
-    """Return an ONNX model of standard operators on float64; ``LinearClassifier`` has float32."""
-    from streamtron.model.onnx_graph import onnx_bytes
-
-    return [onnx_bytes(model, rows)]
-
-
 def _sklearn(model: LinearModel) -> Iterable[bytes]:
     """Return the estimator in the skops format; a vocabulary is a thirtieth of it if packed."""
     dumps = library("skops.io", "export", "format sklearn", _ELSE).dumps
@@ -141,7 +137,7 @@ def _sklearn(model: LinearModel) -> Iterable[bytes]:
 
 def _json(model: LinearModel) -> Iterator[bytes]:
     """Yield an object with one entry of ``directions``, of many classes one a class."""
-    head = {
+    head: dict[str, Any] = {
         "kind": model.kind,
         "classes": list(model.classes),
         "columns": model.columns,
@@ -152,23 +148,19 @@ def _json(model: LinearModel) -> Iterator[bytes]:
         "calibration": model.calibration,
         "label_by": "decisions" if model.calibration is None else "probabilities",
     }
-    yield json.dumps(head, ensure_ascii=False, indent=1).removesuffix("\n}").encode()
-    start, has_names = ',\n "directions": [', model.has_names
+    head["directions"] = []
     for direction in model.directions():
         at = direction.nonzero.indices
+        names = [*map(model.name_of, at.tolist())]
         plain: dict[str, Any] = {"positive": direction.positive, "bias": direction.bias}
-        plain["column"] = (at + model.index_base).tolist()
-        if has_names:
-            plain["name"] = [*map(model.name_of, at.tolist())]
-        plain["weight"] = direction.nonzero.data.tolist()
-        yield f"{start}\n  {json.dumps(plain, ensure_ascii=False)}".encode()
-        start = ","
-    yield b"\n ]\n}\n"
+        plain |= {"column": (at + model.index_base).tolist()}
+        plain |= {"name": names} if model.has_names else {}
+        head["directions"].append(plain | {"weight": direction.nonzero.data.tolist()})
+    yield json.dumps(head, ensure_ascii=False).encode()
 
 
 _WRITERS: dict[str, Callable[[LinearModel], Iterable[bytes]]] = {
     "liblinear": _liblinear,
-    "onnx": _onnx,
     "sklearn": _sklearn,
     "json": _json,
 }

@@ -97,23 +97,6 @@ def load_any(
             f"{path}: loss {loss!r} of coefficients: expected one of {', '.join(REGRESSION)}, one "
             "vector and no classes."
         )
-    return _from_coefficients(path, numbers, index_base, bias_last, classes, loss)
-
-
-def _refuse(path: Path, what: str, names: str) -> None:
-    raise SettingsError(
-        f"{path}: {what}. {names} are for coefficients, in ASCII text or .npy; leave them out."
-    )
-
-
-def _from_coefficients(
-    path: Path,
-    numbers: NDArray[np.float64],
-    index_base: Literal[0, 1] | None,
-    bias_last: bool,
-    classes: Sequence[Label] | None,
-    loss: str | None,
-) -> LinearModel:
     if not numbers.size:
         raise DataError(f"{path}: holds no number. Wanted one coefficient a column.")
     if index_base is None:
@@ -135,6 +118,12 @@ def _from_coefficients(
         classes, settings[CLASSES_UNKNOWN] = (-1.0, 1.0), True
     labels, reading = tuple(classes), {"index_base": index_base}
     return LinearModel(weights, bias, labels, settings, {}, reading)
+
+
+def _refuse(path: Path, what: str, names: str) -> None:
+    raise SettingsError(
+        f"{path}: {what}. {names} are for coefficients, in ASCII text or .npy; leave them out."
+    )
 
 
 def _from_npy(path: Path) -> NDArray[np.float64]:

@@ -35,10 +35,10 @@ Values = tuple[float, ...] | tuple[str, ...] | Range
 
 
 def values_of(name: str, given: Given) -> Values:
-    """Return the values of a setting, given as text, ``0.1,1`` or ``0.01..100``, or as numbers; of
-    the loss names.
+    """Return the values of a setting, each once, given as text, ``0.1,1`` or ``0.01..100``, or as
+    numbers; of the loss names.
 
-    >>> values_of("C", "0.1,1,10"), values_of("rho", 1), values_of("C", "0.01..100")
+    >>> values_of("C", "0.1,1,10,1.0"), values_of("rho", 1), values_of("C", "0.01..100")
     ((0.1, 1.0, 10.0), (1.0,), Range(low=0.01, high=100.0))
     >>> values_of("loss", "hinge,log_loss")
     ('hinge', 'log_loss')
@@ -47,13 +47,15 @@ def values_of(name: str, given: Given) -> Values:
         values = _parsed(name, given)
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{name} is {short(given)}: expected {_expected(name)}.") from error
+    if not values:
+        raise SettingsError(f"{name} is an empty list: expected {_expected(name)}.")
     if not isinstance(values, Range):
-        _check_distinct(name, values)
-    elif name in ("rho", "l1_ratio"):
+        return tuple(dict.fromkeys(values))  # type: ignore[return-value]
+    if name in ("rho", "l1_ratio"):
         raise SettingsError(
             f"{name} is the range {values}: it is drawn from a list. Give one, as in 0,1."
         )
-    elif not 0 < values.low < values.high < math.inf:
+    if not 0 < values.low < values.high < math.inf:
         raise SettingsError(f"{name} is the range {values}: expected LOW..HIGH, 0 < LOW < HIGH.")
     return values
 
@@ -73,14 +75,6 @@ def _parsed(name: str, given: Any) -> Values:
 def _expected(name: str) -> str:
     numbers = "numbers between commas, as in 0.1,1,10, or a range to draw from, as in 0.01..100"
     return "names between commas" if name == "loss" else numbers
-
-
-def _check_distinct(name: str, values: tuple[Any, ...]) -> None:
-    if not values:
-        raise SettingsError(f"{name} is an empty list: expected {_expected(name)}.")
-    if repeated := [value for at, value in enumerate(values) if value in values[:at]]:
-        value = str(repeated[0]).removesuffix(".0")
-        raise SettingsError(f"{name} has the value {value} twice: give every value once.")
 
 
 def candidates_of(

@@ -100,7 +100,6 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
     ("words", "part"),
     [
         ("--C 1,x", "C is '1,x'"),
-        ("--C 1,2,1.0", "the value 1 twice"),
         ("--C 0,1", "C is 0.0"),
         ("--C 1 --delta 1", "C and delta"),
         ("--C 0.1..10", "C is the range 0.1..10: a grid needs a list"),
