@@ -21,7 +21,7 @@ from streamtron.core.events import Event, WorkDone
 from streamtron.data import Manifest
 from streamtron.data.deletions import Deletions
 from streamtron.runs import store, witness
-from streamtron.runs.scan import ScanTask, scan_shard
+from streamtron.runs.certify import ScanTask, scan_shard
 from tests.helpers.processes import COMMAND, Ended, Process
 
 

@@ -26,7 +26,7 @@ from sklearn import metrics
 import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
-from streamtron.runs.page_charts import Axis, Line, brief, drawable
+from streamtron.runs.report_page import Axis, Line, brief, drawable
 from tests.cli.test_snapshots import HISTORY
 from tests.helpers.processes import Run, one_sentence, succeeded
 from tests.helpers.runs import put_fact, report_of

@@ -26,9 +26,8 @@ from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
-from streamtron.runs.certify import Proof
+from streamtron.runs.certify import Proof, scan_shard
 from streamtron.runs.report import Outcome
-from streamtron.runs.scan import scan_shard
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
