@@ -239,8 +239,8 @@ class Store:
         self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
     ) -> None:
         """Begin a run; what was there of another one is removed."""
-        self._facts = {}
         self._commit(
+            anew=True,
             settings=settings.to_dict(),
             transformer=transformer,
             stamps=stamps_of(shards),
@@ -346,10 +346,10 @@ class Store:
         if (self.path / CACHE).is_dir():
             remove_abandoned(os.fspath(self.path / CACHE))
 
-    def _commit(self, **facts: Any) -> None:
-        """Replace facts, all at once."""
+    def _commit(self, *, anew: bool = False, **facts: Any) -> None:
+        """Replace facts, all at once; ``anew`` : those of another run go."""
         new = {name: json.dumps(value, allow_nan=False) for name, value in facts.items()}
-        known = {**(self._facts or {}), **new}
+        known = new if anew or self._facts is None else self._facts | new
         with closing(sqlite3.connect(":memory:")) as database:
             version = f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_VERSION}"
             database.executescript(f"{version}; {_SCHEMA};")
