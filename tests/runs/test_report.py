@@ -279,7 +279,7 @@ def test_what_is_no_run_is_told_so(run, place, model, tmp_path):
     one_sentence(run("report", "nowhere", "-o", "x.html"), 3, "nowhere")
     copy = Path(shutil.copy(model, tmp_path / "model"))
     shutil.copytree(place / "model.run", tmp_path / "model.run")
-    for bad, told in (({}, "not the report"), ([], "its report is"), (None, "has not ended")):
+    for bad, told in (({}, "not the report"), ([], "its report: []"), (None, "has not ended")):
         put_fact(tmp_path / "model.run", "report", bad)
         one_sentence(run("report", copy, "-o", "x.html"), 3, told)
     shutil.rmtree(tmp_path / "model.run")

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -86,6 +87,16 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def model(table: Path) -> streamtron.LinearModel:
+    """A model of all kinds of columns."""
+    return fitted(table / "people.parquet")
+
+
+def fitted(path: Path, **how: Any) -> streamtron.LinearModel:
+    return streamtron.fit(path, columns=COLUMNS, text="note", label="label", **how)
+
+
 def test_a_users_column_transformer_decides_as_scikit_learns_pipeline_in_memory():
     model = streamtron.fit(FRAME.drop(columns="label"), FRAME.label, transformer=_transformer())
     pipeline = make_pipeline(_transformer(), LinearSVC()).fit(FRAME, FRAME.label)
@@ -114,10 +125,10 @@ def test_documents_are_decided_as_by_a_vectorizer_in_memory():
 
 
 def test_a_transformer_that_is_fitted_is_used_as_it_is(table):
-    fitted = _transformer().fit(NEW)
-    model = streamtron.fit(table / "people.parquet", transformer=fitted, label="label")
-    assert model.feature_names == tuple(fitted.get_feature_names_out())
-    again, before = (x.transform(FRAME) for x in (model.transformer.estimator, fitted))
+    known = _transformer().fit(NEW)
+    model = streamtron.fit(table / "people.parquet", transformer=known, label="label")
+    assert model.feature_names == tuple(known.get_feature_names_out())
+    again, before = (x.transform(FRAME) for x in (model.transformer.estimator, known))
     assert np.array_equal(again, before)
 
 
@@ -143,34 +154,23 @@ def test_a_transformer_in_a_file_of_skops_is_fitted_or_used(table, tmp_path):
     assert streamtron.load(tmp_path / "m.model").weights.tolist() == ours.weights.tolist()
 
 
-def test_the_same_columns_in_three_formats_give_the_same_decisions(table):
-    models = [
-        streamtron.fit(table / name, columns=COLUMNS, text="note", label="label")
-        for name in ("people.parquet", "people.csv", "people.jsonl")
-    ]
-    [scores] = streamtron.predict(models[0], table / "people.csv")
-    for model in models:
-        [again] = streamtron.predict(model, table / "people.parquet")
+def test_the_same_columns_in_three_formats_and_in_memory_give_the_same_decisions(table, model):
+    [scores] = streamtron.predict(model, table / "people.csv")
+    for other in (model, *(fitted(table / name) for name in ("people.csv", "people.jsonl"))):
+        [again] = streamtron.predict(other, table / "people.parquet")
         assert np.allclose(again.decisions, scores.decisions, atol=1e-6)
-    accuracy = np.mean(models[0].predict(NEW) == NEW.label)
-    assert accuracy > 0.85, accuracy
-
-
-def test_rows_in_memory_are_decided_as_rows_of_shards(table):
-    model = streamtron.fit(table / "people.parquet", columns=COLUMNS, text="note", label="label")
-    [scores] = streamtron.predict(model, table / "people.parquet")
     records = FRAME.astype(object).where(FRAME.notna(), None).to_dict("records")
     for rows in (FRAME, pl.from_pandas(FRAME), records):
         assert np.allclose(model.decision_function(rows), scores.decisions, atol=1e-5)
+    accuracy = np.mean(model.predict(NEW) == NEW.label)
+    assert accuracy > 0.85, accuracy
 
 
 @pytest.mark.parametrize("name", ["people.parquet", "people.csv"])
 def test_processes_change_no_bit(table, monkeypatch, name):
-    how = {"columns": COLUMNS, "text": "note", "label": "label"}
-    alone = streamtron.fit(table / name, machine=streamtron.Machine(threads=1), **how)
+    alone = fitted(table / name, machine=streamtron.Machine(threads=1))
     monkeypatch.setattr(tables, "PROCESSES_FROM", 0)
-    several = streamtron.fit(table / name, machine=streamtron.Machine(threads=2), **how)
-    assert several == alone
+    assert fitted(table / name, machine=streamtron.Machine(threads=2)) == alone
 
 
 def test_what_is_wrong_in_a_process_is_told_as_in_this_one(table, tmp_path, monkeypatch):
@@ -191,21 +191,14 @@ def _killed(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_model_file_holds_the_transformer_and_equal_models_are_equal_files(table, tmp_path):
-    models = [
-        streamtron.fit(
-            table / "people.parquet",
-            columns=COLUMNS,
-            text="note",
-            label="label",
-            model=tmp_path / name,
-        )
-        for name in ("a.model", "b.model")
-    ]
-    assert (tmp_path / "a.model").read_bytes() == (tmp_path / "b.model").read_bytes()
+def test_the_model_file_holds_the_transformer_and_equal_models_are_equal_files(
+    table, model, tmp_path
+):
+    again = fitted(table / "people.parquet", model=tmp_path / "a.model")
+    assert (tmp_path / "a.model").read_bytes() == model.to_bytes()
     back = streamtron.load(tmp_path / "a.model")
-    assert back == models[0]
-    assert np.array_equal(back.decision_function(NEW), models[0].decision_function(NEW))
+    assert back == again == model
+    assert np.array_equal(back.decision_function(NEW), model.decision_function(NEW))
 
 
 def test_every_command_applies_the_transformer(table, tmp_path):
@@ -381,8 +374,7 @@ def test_a_number_too_large_for_float32_is_refused_and_no_name_of_a_column_is_a_
         streamtron.fit(tmp_path / "a.csv", columns="x:number", label="y")
 
 
-def test_scikit_learns_export_is_the_transformer_and_the_model(table, tmp_path):
-    model = streamtron.fit(table / "people.parquet", columns=COLUMNS, text="note", label="label")
+def test_scikit_learns_export_is_the_transformer_and_the_model(model, tmp_path):
     streamtron.export(model, tmp_path / "m.skops", "sklearn")
     trusted = skops.io.get_untrusted_types(file=tmp_path / "m.skops")
     assert all(name.startswith(("streamtron.data.transformers", "numpy")) for name in trusted)
@@ -423,26 +415,20 @@ def test_onnx_that_decides_otherwise_is_refused_by_a_sentence(tmp_path):
         streamtron.export(model, tmp_path / "m.onnx", "onnx", rows=notes)
 
 
-def test_json_has_the_names_of_features(table, tmp_path):
-    _commands(
+def test_json_has_the_names_of_features_and_onnx_is_compared_on_the_rows_of_the_run(
+    table, tmp_path
+):
+    *_, exported = _commands(
         [
             f"fit {table}/people.parquet --columns {PLAIN} --label label --model m.model",
             "export m.model --format json -o m.json",
+            f"fit {table}/people.parquet --text note --label label --model n.model",
+            "export n.model --format onnx -o n.onnx",
         ],
         tmp_path,
     )
     assert '"number__age"' in (tmp_path / "m.json").read_text()
-
-
-def test_the_export_of_a_run_compares_onnx_on_its_own_rows(table, tmp_path):
-    ended = _commands(
-        [
-            f"fit {table}/people.parquet --text note --label label --model m.model",
-            "export m.model --format onnx -o m.onnx",
-        ],
-        tmp_path,
-    )
-    assert "not compared" not in ended[1].stderr
+    assert "not compared" not in exported.stderr
 
 
 def test_an_estimator_is_fitted_on_shards_by_a_transformer(table):
