@@ -41,7 +41,7 @@ from streamtron.runs.job import Call, Fitting, prepared
 from streamtron.runs.learners import check_class_weights
 from streamtron.runs.parts import OpenParts, with_parts
 from streamtron.runs.report import Outcome
-from streamtron.runs.store import Stamps, Store, changing, is_run, stamps_of
+from streamtron.runs.store import Store, changing, is_run
 
 if TYPE_CHECKING:
     from streamtron.data.transform import Transformer
@@ -228,7 +228,7 @@ def opened(
         old = store = saved = None
         reading, fingerprints, recorded = reading_from_settings(first), {}, dict[str, Any]()
         if place is not None:
-            store = stack.enter_context(_opened_store(place, stamps_of(shards)))
+            store = stack.enter_context(_opened_store(place, [shard.name for shard in shards]))
             old = store if store.exists and place.resume else None
         wanted = shards
         if old is not None and place is not None:
@@ -276,7 +276,7 @@ def _transformer_of(store: Store, model: str | None, settings: Settings) -> Tran
 
 
 @contextmanager
-def _opened_store(place: Place, stamps: Stamps) -> Iterator[Store]:
+def _opened_store(place: Place, names: Sequence[str]) -> Iterator[Store]:
     """Open the store of a run to begin or resume it; a SettingsError or DataError for a run that is
     there already, or is one of other shards. A run that fails before its first state leaves none.
     """
@@ -289,7 +289,7 @@ def _opened_store(place: Place, stamps: Stamps) -> Iterator[Store]:
     with changing(directory, place.model, anew=place.overwrite) as store:
         goes_on = store.exists and place.resume
         if goes_on:
-            _check_same_shards(store, stamps)
+            _check_same_shards(store, names)
         elif store.exists and (store.forgotten or store.absent):
             _log.warning(
                 "%s: rows that were forgotten are read again where the shards hold them.", directory
@@ -317,23 +317,17 @@ def refuse_existing(path: str | os.PathLike[str]) -> None:
         )
 
 
-def _check_same_shards(store: Store, stamps: Stamps) -> None:
-    """Refuse shards other than the run's."""
-    recorded = store.stamps
-    ours, theirs = ([name for name, *_ in some] for some in (recorded, stamps))
-    if ours != theirs:
-        gone, new = sorted({*ours} - {*theirs}), sorted({*theirs} - {*ours})
+def _check_same_shards(store: Store, names: Sequence[str]) -> None:
+    """Refuse shards of other names than the run's; that they are as they were is seen when they are
+    prepared."""
+    ours = [name for name, _ in store.given]
+    if ours != [*names]:
+        gone, new = sorted({*ours} - {*names}), sorted({*names} - {*ours})
         what = f"{gone[0]} is missing" if gone else f"{new[0] if new else 'the order'} is new"
         raise DataError(
             f"{store.path}: the run has other shards ({what}). Give the same ones, start over with "
             "--overwrite, or add shards with streamtron update."
         )
-    for old, stamp in zip(recorded, stamps, strict=True):
-        if old != stamp:
-            raise DataError(
-                f"{old[0]}: changed since the run began ({old[1]} bytes then, {stamp[1]} now, or "
-                "touched). Put it back as it was, or start over with --overwrite."
-            )
 
 
 def _check_same(store: Store, settings: Settings, transformer: str | None) -> None:

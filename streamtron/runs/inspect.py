@@ -164,9 +164,9 @@ def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:
         "cache_bytes": directory_bytes(store.path / CACHE),
     }
     if not ended:
-        stamps = store.stamps
-        shards = [{"name": name, "bytes": size} for name, size, _ in stamps]
-        return facts | {"bytes": sum(size for _, size, _ in stamps), "shards": shards}
+        given = store.given
+        shards = [{"name": name, "bytes": size} for name, size in given]
+        return facts | {"bytes": sum(size for _, size in given), "shards": shards}
     manifest = store.manifest
     return facts | {
         "rows": manifest.rows,

@@ -49,7 +49,7 @@ DATABASE, CACHE, PARTS = "run.sqlite", "cache", "parts-{:06d}"
 _STATE, _MODEL = "state-{:06d}", "model-{:06d}"
 _OURS = re.compile(r"(?:state|model|parts)-(\d{6,12})")
 
-_APPLICATION, _VERSION = 0x73747274, 3
+_APPLICATION, _VERSION = 0x73747274, 4
 _STATE_VERSION = 13
 
 _SCHEMA = "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
@@ -62,9 +62,6 @@ _READ = ("reading", "seconds", "nonzeros_read", "bytes_read")
 
 Fact = TypeVar("Fact")
 
-Stamps = Sequence[tuple[str, int, int]]
-"""(name, bytes, time of the last change in ns) of every shard, in order."""
-
 
 def is_run(path: str | os.PathLike[str]) -> bool:
     """Tell whether a directory is that of a run, ended or not."""
@@ -74,11 +71,6 @@ def is_run(path: str | os.PathLike[str]) -> bool:
 def no_run(path: str | os.PathLike[str]) -> DataError:
     """Make the error where a directory holds no run."""
     return DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
-
-
-def stamps_of(shards: Sequence[ShardFile]) -> Stamps:
-    """Return the stamps of shards."""
-    return [(shard.name, shard.size, shard.mtime_ns) for shard in shards]
 
 
 class SavedState(NamedTuple):
@@ -139,9 +131,9 @@ class Store:
         return self._fact("report", _maybe(dict))
 
     @property
-    def stamps(self) -> Stamps:
-        """The stamps of the shards that the run was given."""
-        return self._fact("stamps", _stamps)
+    def given(self) -> list[tuple[str, int]]:
+        """Name and bytes of the shards that the run was given, in order."""
+        return self._fact("given", _given)
 
     @property
     def manifest(self) -> Manifest:
@@ -243,7 +235,7 @@ class Store:
             anew=True,
             settings=settings.to_dict(),
             transformer=transformer,
-            stamps=stamps_of(shards),
+            given=[(shard.name, shard.size) for shard in shards],
             shards=[],
             forgotten=[],
             absent=[],
@@ -302,7 +294,7 @@ class Store:
             "report": report,
             "model": name,
         }
-        facts |= {} if shards is None else {"stamps": stamps_of(shards)}
+        facts |= {} if shards is None else {"given": [(one.name, one.size) for one in shards]}
         facts |= {} if parts is None else {"parts": parts.name}
         facts |= {} if state is None else self._written(state)
         self._commit(**facts)
@@ -444,8 +436,8 @@ def _named(kind: str) -> Callable[[Any], str | None]:
     return read
 
 
-def _stamps(value: Any) -> Stamps:
-    return [(str(name), int(size), int(time)) for name, size, time in value]
+def _given(value: Any) -> list[tuple[str, int]]:
+    return [(str(name), int(size)) for name, size in value]
 
 
 def _progress(value: Any) -> dict[str, Any] | None:

@@ -105,7 +105,7 @@ def crafted(root: Path, to: Path, file: str, at: Path_, value: Any) -> Path:
     return to
 
 
-FACTS = {f"m.run/{name}": name for name in ("report", "settings", "shards", "stamps")}
+FACTS = {f"m.run/{name}": name for name in ("report", "settings", "shards", "given")}
 """JSON of the store → its name there."""
 
 
@@ -132,7 +132,7 @@ COST: dict[str, tuple[str, ...]] = {
     "m.run/report": ("report", "inspect run"),
     "m.run/settings": ("inspect run", "update", "forget", "resume"),
     "m.run/shards": ("inspect run", "report", "certify", "update", "forget"),
-    "m.run/stamps": ("inspect run", "resume"),
+    "m.run/given": ("inspect run", "resume"),
     "m.run/state": ("inspect run", "certify", "update", "resume"),
 }
 """File → commands that read it."""

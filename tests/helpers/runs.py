@@ -204,7 +204,7 @@ def state(place: Path) -> dict[str, Any]:
     """What a run is, but for what tells how long it took and what it read."""
     model, written = kept(place, "m")
     opened = store.reading(place / "m.run")
-    known = opened.settings, opened.stamps, opened.manifest, opened.pending
+    known = opened.settings, opened.given, opened.manifest, opened.pending
     forgotten = [(rows.path, rows.fingerprint, rows.digest) for rows in opened.forgotten]
     return {"model": model, "witness": written, "known": known, "forgotten": forgotten}
 
