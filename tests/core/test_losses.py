@@ -12,6 +12,7 @@ from streamtron.core import kernels
 from streamtron.core.losses import (
     LOG_LOSS,
     LOSSES,
+    Loss,
     curvatures,
     expansion,
     gains,
@@ -19,6 +20,7 @@ from streamtron.core.losses import (
     solved,
     values,
 )
+from streamtron.testing import LossTests
 from tests.helpers.losses import EPSILON, gain_of, loss_at, plain, plain_gain
 
 U = kernels.UNIT_ROUNDOFF
@@ -82,47 +84,20 @@ def test_a_code_that_no_loss_has_gives_no_number():
         assert np.isnan(found[0])
 
 
-MARGINS = np.append(np.linspace(-8.0, 8.0, 641), [-1e6, -745.5, 1e-300, 745.5, 1e6])
-"""Margins, or residuals."""
+def _tests_of(tested: Loss) -> type[LossTests]:
+    class Tests(LossTests):
+        loss = tested
 
-every_loss = pytest.mark.parametrize(
-    "loss",
-    [
-        pytest.param(replace(loss, zone=zone, epsilon=EPSILON), id=f"{loss.name} {zone:g}")
-        for loss in LOSSES.values()
-        for zone in ((0.0, 0.25, 1.0) if solved(loss).zone else (0.0,))
-    ],
-)
+        def oracle(self, m: float) -> tuple[float, float, float]:
+            return plain(tested.name, m, tested.zone)
+
+    return Tests
 
 
-@every_loss
-def test_value_slope_and_curvature_equal_their_plain_oracle_bit_for_bit(loss):
-    found = zip(*(f(loss, MARGINS).tolist() for f in (values, slopes, curvatures)), strict=True)
-    assert [*found] == [plain(loss.name, m, loss.zone) for m in MARGINS.tolist()]
-
-
-@every_loss
-def test_slopes_and_curvatures_are_those_of_the_values(loss):
-    """By differences, away from bends, where the curvatures on both sides are alike."""
-    m, h = MARGINS[:641] + 1e-3, 1e-4
-    low, at, high = (values(loss, m + step) for step in (-h, 0.0, h))
-    np.testing.assert_allclose(slopes(loss, m), (low - high) / (2 * h), atol=1e-6)
-    np.testing.assert_allclose(curvatures(loss, m), (high - 2 * at + low) / h**2, atol=1e-4)
-
-
-@every_loss
-def test_the_dual_is_never_above_the_primal_and_meets_it_at_the_slope(loss):
-    """Fenchel and Young: −φ*(−p) ≤ φ(m) + p m, with equality at p = −φ'(m)."""
-    m, loss = MARGINS[:641], replace(loss, zone=0.0)
-    t = np.zeros(len(m) if loss.numbers else 0)
-    p, primal = slopes(loss, m), values(loss, m)
-    for shift in range(0, len(m), 40):
-        shifted = np.roll(p, shift)
-        above = primal + shifted * m - gains(loss, shifted, t)
-        assert (above >= -1e-12 * (1.0 + np.abs(primal) + np.abs(shifted * m))).all()
-    earned = gains(loss, p, t)
-    inner = np.isfinite(earned)  # at the ends of what p may be, a rounding is beyond them
-    np.testing.assert_allclose(earned[inner], (primal + p * m)[inner], atol=1e-9)
+for _loss in LOSSES.values():
+    for _zone in (0.0, 0.25, 1.0) if solved(_loss).zone else (0.0,):
+        _tested = replace(_loss, zone=_zone, epsilon=EPSILON)
+        globals()[f"Test_{_loss.name}_{_zone:g}"] = _tests_of(_tested)
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
