@@ -123,19 +123,16 @@ def place_lines(model: str, machine: Machine) -> Lines:
 
 
 def _stages(stages: Sequence[Report]) -> Lines:
-    relative = "b/R²" if stages and stages[0]["variant"] == "steps" else "b/R^(1+ε)"
-    names = [stage["epsilon"] for stage in stages]
-    columns = {
-        "stage": [name if isinstance(name, str) else format(name, "g") for name in names],
-        relative: [_digits(stage["b_relative"]) for stage in stages],
-        **{
-            name.replace("_", " ").replace("newton", "Newton").replace("mini ", "mini-"): [
-                f"{stage[name]:,}" if name == "updates" else str(stage[name]) for stage in stages
-            ]
-            for name in ("full_epochs", "mini_epochs", "newton_steps", "updates")
-        },
-        "ended because": [stage["stop_reason"] for stage in stages],
-    }
+    columns = {"stage": [f"{stage.get('epsilon', 'ascent')}" for stage in stages]}
+    if stages and "epsilon" in stages[0]:  # of the paper's procedure
+        relative = "b/R²" if stages[0]["variant"] == "steps" else "b/R^(1+ε)"
+        columns["stage"] = [format(stage["epsilon"], "g") for stage in stages]
+        columns[relative] = [_digits(stage["b_relative"]) for stage in stages]
+    for name in ("full_epochs", "mini_epochs", "newton_steps", "updates"):
+        words = name.replace("_", " ").replace("newton", "Newton").replace("mini ", "mini-")
+        form = "," if name == "updates" else ""
+        columns[words] = [format(stage[name], form) for stage in stages]
+    columns["ended because"] = [stage["stop_reason"] for stage in stages]
     yield from table(columns, ("stage", "ended because"))
 
 

@@ -68,9 +68,9 @@ from streamtron.runs.parts import (
 )
 from streamtron.runs.report import Outcome, certificate_of, deletions_of
 from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, is_run, no_run
-from streamtron.solver.alphas import Pieces
-from streamtron.solver.changes import add_rows, begin_change, take_alphas
-from streamtron.solver.learner import Learner, renumber
+from streamtron.solver.alphas import Alphas, Pieces
+from streamtron.solver.changes import add_rows, begin_change
+from streamtron.solver.learner import Learner, renumber, replace_alphas
 
 _log = logging.getLogger("streamtron")
 
@@ -444,7 +444,7 @@ def _train_here(
             for learner in group:
                 begin_change(learner, only_more=only_more)
                 if len(rows.removed):
-                    take_alphas(learner, rows.remaining(learner.alphas.nonzero()))
+                    replace_alphas(learner, Alphas.of(rows.remaining(learner.alphas.nonzero())))
             if new is not None:
                 add_rows(new, group, settings, target.manifest.rows, target.call.listen)
             left = any(learner.finished is None for learner in group)

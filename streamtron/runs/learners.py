@@ -84,7 +84,8 @@ class TimeIsUp(Exception):
 def all_proven(state: State) -> bool:
     """Return whether something is proven of every learner that trains."""
     span = state.group or (0, len(state.content["learners"]))
-    return all(state.fields(k)["best.certificate"] is not None for k in range(*span))
+    learners = state.content["learners"][slice(*span)]
+    return all(learner["best"]["certificate"] is not None for learner in learners)
 
 
 def train_in_time(trainer: Trainer, resumed: Resumed | None) -> None:

@@ -21,7 +21,7 @@ from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile, ShardRecord
 from streamtron.runs.learners import Training, make_learners, train_in_time
 from streamtron.runs.memory import DataSize, fits_in_memory, size_of
-from streamtron.solver.alphas import Alphas, Pieces, SavedAlphas, saved_at, split, write_first_state
+from streamtron.solver.alphas import Alphas, Pieces, SavedAlphas, saved_at, split, write_state
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner, choose_visits, hold_elsewhere, leave_alphas
 from streamtron.solver.many_parts import ManyParts
@@ -275,10 +275,11 @@ def plan_changed(job: PartsTraining, learners: list[Learner], staying: Sequence[
         leave_alphas(learner, Alphas())
         hold_elsewhere(learner, 0)
         which = number if settings.one_vs_rest else None
-        center, rho = learner.targets.center, learner.augmentation
+        new: Any = {"held": np.zeros(0, np.int64), "shuffles": 0}
+        new |= {"center": learner.targets.center, "rho": learner.augmentation}
         for plan, rows, alphas in zip(plans, sizes, split(pieces, sizes), strict=True):
             path = saved_at(plan.path, which, progress.reading)
-            write_first_state(path, alphas, rows, center, rho)
+            write_state(path, alphas, rows=rows, **new)
     return Planned(plans, learners, _readings_of(learners))
 
 

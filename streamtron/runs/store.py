@@ -50,7 +50,7 @@ _STATE, _MODEL = "state-{:06d}", "model-{:06d}"
 _OURS = re.compile(r"(?:state|model|parts)-(\d{6,12})")
 
 _APPLICATION, _VERSION = 0x73747274, 4
-_STATE_VERSION = 13
+_STATE_VERSION = 14
 
 _SCHEMA = "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
 

@@ -50,8 +50,8 @@ class Alphas:
     def __init__(self, rows: int = 0) -> None:
         self._values = _zeros(rows)
 
-    def reach(self, rows: int) -> None:
-        """Have room for rows 0 … ``rows`` − 1, which is made where a row is asked for, too."""
+    def _reach(self, rows: int) -> None:
+        """Have room for rows 0 … ``rows`` − 1."""
         if rows > len(self._values):
             values = _zeros(max(rows, min(2 * len(self._values), MOST_ROWS)))
             values[: len(self._values)] = self._values
@@ -59,23 +59,23 @@ class Alphas:
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """α of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
-        self.reach(int(numbers.max(initial=-1)) + 1)
+        self._reach(int(numbers.max(initial=-1)) + 1)
         return self._values[numbers]
 
     def take_ranges(self, ranges: Ranges) -> NDArray[np.float32]:
         """α of the rows in half-open ranges, one behind the other."""
-        self.reach(max((last for _, last in ranges), default=0))
+        self._reach(max((last for _, last in ranges), default=0))
         parts = [self._values[first:last] for first, last in ranges]
         return np.concatenate([np.zeros(0, np.float32), *parts])
 
     def put(self, numbers: NDArray[np.int64], values: NDArray[np.float32]) -> None:
         """Set α of rows, each row named once."""
-        self.reach(int(numbers.max(initial=-1)) + 1)
+        self._reach(int(numbers.max(initial=-1)) + 1)
         self._values[numbers] = values
 
     def put_ranges(self, ranges: Ranges, values: NDArray[np.float32]) -> None:
         """Set α of the rows in half-open ranges that do not overlap, one behind the other."""
-        self.reach(max((last for _, last in ranges), default=0))
+        self._reach(max((last for _, last in ranges), default=0))
         done = 0
         for first, last in ranges:
             self._values[first:last] = values[done : done + last - first]
@@ -112,10 +112,8 @@ class Alphas:
         def values() -> Iterator[NDArray[np.float32]]:
             return (values for _, values in self.nonzero())
 
-        return (
-            Streamed(np.dtype(np.uint32), length, gaps),
-            Streamed(np.dtype(np.float32), length, values),
-        )
+        kinds = np.dtype(np.uint32), np.dtype(np.float32)
+        return Streamed(kinds[0], length, gaps), Streamed(kinds[1], length, values)
 
     def entries(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """All row numbers with α_k ≠ 0, rising, and these α_k."""
@@ -177,8 +175,6 @@ def check_gaps(gaps: NDArray[np.uint32], values: NDArray[np.float32]) -> None:
 
 FORMAT_VERSION = 6
 
-State = tuple[dict[str, Any], dict[str, NDArray[Any]]]
-
 
 def saved_at(path: str, number: int | None, scans: int) -> str:
     """Return the file of a part's state after so many scans; ``number`` : of the class, if there is
@@ -186,7 +182,7 @@ def saved_at(path: str, number: int | None, scans: int) -> str:
     return f"{path}{'' if number is None else f'.class-{number:04d}'}.scan-{scans:04d}"
 
 
-def read_state(path: str) -> State:
+def read_state(path: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read the state of a part, its α checked; FileDamaged, or a DataError for another version."""
     content, arrays = read_sealed(path, "part of a run")
     if content.get("part_version") != FORMAT_VERSION:
@@ -195,16 +191,12 @@ def read_state(path: str) -> State:
     return content, arrays
 
 
-def write_state(path: str, alphas: Alphas, held: NDArray[np.int64], **content: Any) -> None:
-    """Write the state of a part; ``held`` : the rows that it keeps whatever a scan finds."""
+def write_state(path: str, alphas: Alphas, **content: Any) -> None:
+    """Write the state of a part: its ``rows``, ``center``, ``rho`` and ``shuffles``; and ``held``,
+    the rows that it keeps whatever a scan finds."""
     gaps, values = alphas.streamed()
-    arrays: dict[str, NDArray[Any] | Streamed] = {"gaps": gaps, "alphas": values, "held": held}
+    arrays = {"gaps": gaps, "alphas": values, "held": content.pop("held")}
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
-
-
-def write_first_state(path: str, alphas: Alphas, rows: int, center: float, rho: float) -> None:
-    """Write the state of a part of so many rows that has dual variables, and has read no row."""
-    write_state(path, alphas, np.zeros(0, np.int64), rows=rows, center=center, rho=rho, shuffles=0)
 
 
 class StreamedAlphas(Alphas, ABC):

@@ -1,7 +1,7 @@
 """Add rows to a run that has ended, or take rows away, before it is trained further.
 
-``renumber`` first, where columns have other ranks; then ``begin_change``; then ``add_rows`` or
-``take_alphas``; then training."""
+First ``renumber``, after which no two arrays of the learner are one; then ``begin_change``; then
+``add_rows`` or ``replace_alphas``; then training."""
 
 from __future__ import annotations
 
@@ -9,27 +9,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, WorkDone
 from streamtron.core.rows import Chunk, Data
 from streamtron.solver import order
-from streamtron.solver.alphas import Alphas, Pieces
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
     begin_again,
+    certify,
     choose_visits,
     enter,
+    leave_scan,
     release_rows,
-    replace_alphas,
-    scan_next,
-    train_next,
 )
 from streamtron.solver.memory import Memory
 from streamtron.solver.reading import solve_in_memory, tell_done, visit_rows
-from streamtron.solver.stopping import certify, conclude
+from streamtron.solver.stopping import conclude
 
 
 def begin_change(learner: Learner, *, only_more: bool) -> None:
@@ -40,23 +37,12 @@ def begin_change(learner: Learner, *, only_more: bool) -> None:
 
 
 def _scan_holds(learner: Learner) -> bool:
-    """Whether the last scan was of the best weights, and of the α as they are now. If so it is
-    prepared to be continued: it shares no array with the running weights."""
+    """Whether the last scan was of the best weights, and of the α as they are now."""
     frozen, running, known = learner.frozen, learner.running, learner.best.certificate
-    if frozen is None or known is None:
+    if frozen is None or known is None or frozen.certificate().primal != known.primal:
         return False
-    scan_sums = frozen.scan_sums
-    proof = frozen.certificate()
-    if proof.primal != known.primal:
-        return False
-    if scan_sums.gains != running.gains or not np.array_equal(scan_sums.fresh, running.w):
-        return False
-    if frozen.w is running.w:
-        frozen.w = frozen.w.copy()
-    if scan_sums.fresh is running.w:
-        scan_sums.fresh = scan_sums.fresh.copy()
-    frozen.beside_training = False
-    return True
+    sums = frozen.scan_sums
+    return sums.gains == running.gains and np.array_equal(sums.fresh, running.w)
 
 
 def add_rows(
@@ -81,10 +67,17 @@ def add_rows(
     for chunk in _read(data, first_row, listen, 0, "new rows", len(learners)):
         positions = order.visiting_order(settings, 0, chunk)
         for learner in learners:
-            _visit_new_rows(learner, chunk, positions)
+            for _ in visit_rows(learner, chunk, positions, learner.targets(chunk)):
+                drive(solve_in_memory(learner))
     rows = sum(block.rows for block in data.blocks)
     for learner in learners:
-        _solve_new_rows(learner)
+        drive(solve_in_memory(learner))
+        release_rows(learner)
+        choose_visits(learner, False)
+        # the running weights suit the new rows, until the α of the others have been solved again
+        learner.best.take_candidate()
+        if learner.frozen is None:  # else its scan goes on, and certifies the best ones
+            learner.best.propose(learner.best.augmented)
         tell_done(0, rows, learner, listen)
     scans = [(learner, frozen) for learner in learners if (frozen := learner.frozen)]
     for chunk in _read(data, first_row, listen, 1, "scan new rows", len(scans)) if scans else ():
@@ -96,7 +89,12 @@ def add_rows(
         certify(learner, frozen)
         conclude(learner)
         tell_done(1, rows, learner, listen)
-        _end_or_train(learner)
+        learner.progress.record(learner.certificate, None, learner.rows_held)
+        if learner.finished:
+            release_rows(learner)
+        else:
+            leave_scan(learner)
+            choose_visits(learner, True)
 
 
 def _read(
@@ -111,32 +109,3 @@ def _read(
         rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
         listen(WorkDone(purpose, reading, nonzeros, rows=rows, problems=problems))
     listen(WorkDone("solving", reading, problems=problems))
-
-
-def _visit_new_rows(learner: Learner, chunk: Chunk, positions: NDArray[np.int64]) -> None:
-    for _ in visit_rows(learner, chunk, positions, learner.targets(chunk)):
-        drive(solve_in_memory(learner))
-
-
-def _solve_new_rows(learner: Learner) -> None:
-    """Solve the new rows in memory. The next reading scans the weights that were best before: the
-    running ones suit the new rows until the α of the others have been solved again."""
-    drive(solve_in_memory(learner))
-    scan_next(learner)
-    learner.best.take_candidate()
-    if learner.frozen is None:  # else its scan goes on, and certifies them with the rows before
-        learner.best.propose(learner.best.augmented)
-
-
-def _end_or_train(learner: Learner) -> None:
-    learner.progress.record(learner.certificate, None, learner.rows_held)
-    if learner.finished:
-        release_rows(learner)
-    else:
-        train_next(learner)
-
-
-def take_alphas(learner: Learner, pieces: Pieces) -> None:
-    """Replace the α of a changed learner by those of the rows that it has now, by their numbers.
-    Nothing of the other rows stays: the next reading sums v afresh from these."""
-    replace_alphas(learner, Alphas.of(pieces))

@@ -4,38 +4,27 @@ Only ``part_problem`` too assigns a field of a ``Learner``, ``Progress`` or ``Be
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.losses import Loss, loss_of, solved
 from streamtron.core.rows import Facts, Label, Rows
-from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.memory import IN_BUFFERS, Memory
-from streamtron.solver.progress import (
-    KEPT_BY_NEWTON,
-    KEPT_BY_VISITS,
-    Average,
-    BestWeights,
-    Progress,
-)
+from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeights, Progress
 from streamtron.solver.row_store import ActiveSet
-from streamtron.solver.scan import AT_MARGIN, Frozen, length_of
+from streamtron.solver.scan import Frozen, length_of
 from streamtron.solver.targets import TargetRule, Targets
-from streamtron.solver.weights import WeightState, restart
+from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]
-
-_log = logging.getLogger(__name__)
 
 
 class Learner:
@@ -74,7 +63,6 @@ class Learner:
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether v may differ from the sum that the α make
         self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
-        self.progress.begin_stage("ascent", settings, 0)
 
     @property
     def columns(self) -> int:
@@ -135,19 +123,17 @@ class Learner:
 
 def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
     """Close the report of the current stage; ``finished`` : why the run ends with it."""
-    progress = learner.progress
-    progress.finished = finished
+    learner.progress.end_stage(stop_reason, learner.running.updates, learner.certificate)
+    learner.progress.finished = finished
     if finished:
         learner.outside = learner.best.marks = None
-    report, updates = progress.reports[-1], learner.running.updates
-    report.end(stop_reason, updates, learner.certificate, learner.radius)
 
 
-def freeze(learner: Learner, w: Vector, bias: float, threshold: float = AT_MARGIN) -> Frozen:
+def freeze(learner: Learner, w: Vector, bias: float) -> Frozen:
     """Return a scan at these weights; see ``ScanRequest``."""
     settings = learner.settings
     free = learner.augmentation if settings.free else 0.0
-    return Frozen(w, bias, loss_of(settings), free, settings.ratio, threshold)
+    return Frozen(w, bias, loss_of(settings), free, settings.ratio)
 
 
 def start_reading(learner: Learner, reading: int, frozen: Frozen | None) -> None:
@@ -165,9 +151,10 @@ def leave_scan(learner: Learner) -> None:
     learner.frozen = None
 
 
-def take_scan(learner: Learner, frozen: Frozen) -> None:
-    """Set the running weights to what a complete scan has summed from the α, unless these have
-    changed since."""
+def certify(learner: Learner, frozen: Frozen) -> None:
+    """Certify a complete scan, keep the weights of the least primal, and set the running weights to
+    what the scan has summed from the α, unless these have changed since."""
+    learner.best.take(frozen)
     learner.unsummed = False
     if not frozen.beside_training:
         learner.running.settle_scanned(frozen.scan_sums)
@@ -176,16 +163,15 @@ def take_scan(learner: Learner, frozen: Frozen) -> None:
 def take_solution(
     learner: Learner, candidate: Vector | None, *, newton_steps: int, primal: float = math.inf
 ) -> None:
-    """Take what a solve has found: the augmented weights that the next scan certifies; of blocks,
+    """Take what a solve has found: the augmented weights that the next scan certifies; of buffers,
     their average. ``primal`` : of the weights, over the rows in memory."""
     progress, best = learner.progress, learner.best
     progress.count_work(newton_steps=newton_steps)
-    known = learner.complete and learner.has_margins
-    progress.primal = primal if known else math.inf
+    progress.primal = primal if learner.complete and learner.has_margins else math.inf
     if not learner.in_buffers:
         best.candidate = candidate
     elif candidate is not None:
-        best.candidate = best.average.add(candidate)
+        best.average(candidate)
 
 
 def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) -> None:
@@ -196,7 +182,7 @@ def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) ->
     progress.crawls = crawls
     progress.kept = KEPT_BY_NEWTON if crawls else KEPT_BY_VISITS if passes > 1 else 0.0
     if not crawls and best.candidate is not None:
-        best.candidate = best.average.add(learner.running.augmented)
+        best.average(learner.running.augmented)
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
@@ -229,18 +215,6 @@ def release_rows(learner: Learner) -> None:
         learner.memory = Memory.WORKING_SET
 
 
-def take_center(learner: Learner, center: float) -> None:
-    """Take off labels that are numbers what a saved learner had taken off."""
-    learner.targets.center = center
-
-
-def take_sums(learner: Learner, sums: ScanSums) -> None:
-    """Take the sums of a scan in many parts."""
-    assert learner.frozen is not None
-    sums.fold()
-    learner.frozen.scan_sums = sums
-
-
 def choose_visits(learner: Learner, visits: bool) -> None:
     """Choose whether the next reading visits rows, or scans them only."""
     learner.visits = visits
@@ -250,7 +224,8 @@ def enter(learner: Learner, memory: Memory) -> None:
     """Note what memory holds from now on."""
     learner.memory = memory
     known = learner.progress.reading or learner.frozen or learner.outside
-    if memory.needs_buffers(learner.loss) and not known:
+    all_matter = memory == Memory.WORKING_SET and not learner.loss.sparse
+    if (learner.in_buffers or all_matter) and not known:
         loosen_bias(learner)
 
 
@@ -274,15 +249,20 @@ def augment(learner: Learner, rho: float) -> None:
 
 def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     """Forget the proof, the reports and the rows in memory of a finished learner, whose rows change
-    or whose weights are not those of its α. ``keep_scan`` : the last scan is continued."""
-    best = learner.best
-    best.forget_proof()
-    best.take_candidate()
-    learner.progress.begin_again(learner.settings, learner.running.updates)
+    or whose weights are not those of its α; the next reading scans. ``keep_scan`` : the last scan
+    is continued."""
+    learner.best.forget_proof()
+    learner.best.take_candidate()
+    learner.progress = Progress(reading=learner.progress.reading)
+    learner.running.updates = 0
     learner.expansion = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut α
-    learner.frozen = learner.frozen if keep_scan else None
-    scan_next(learner)
+    if not keep_scan:
+        learner.frozen = None
+    elif learner.frozen is not None:
+        learner.frozen.beside_training = False
+    release_rows(learner)
+    learner.visits = False
     learner.elsewhere = None  # until here: α of several parts are never all in memory
 
 
@@ -291,12 +271,12 @@ def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
     of each column its new number; −1: no row has it any more."""
     kept = np.flatnonzero(places >= 0)
 
-    def numbered(w: NDArray[np.float64]) -> NDArray[np.float64]:
+    def numbered(w: Vector) -> Vector:
         new = np.zeros(columns)
         new[places[kept]] = w[kept]
         return new
 
-    def with_bias(v: NDArray[np.float64]) -> NDArray[np.float64]:
+    def with_bias(v: Vector) -> Vector:
         return np.append(numbered(v[:-1]), v[-1])
 
     running, best, frozen = learner.running, learner.best, learner.frozen
@@ -307,18 +287,16 @@ def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
         frozen.length = length_of(frozen.w, frozen.bias)
         sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
     running.settle(numbered(running.w), running.bias, running.gains)
-    best.w = numbered(best.w)
-    if best.candidate is not None:
-        best.candidate = with_bias(best.candidate)
+    candidate = best.take_candidate()
+    learner.best = BestWeights(
+        numbered(best.w),
+        best.bias,
+        best.certificate,
+        None if candidate is None else with_bias(candidate),
+        gap_before=best.gap_before,
+    )
     if learner.expansion is not None:
         learner.expansion.v = with_bias(learner.expansion.v)
-    best.average, best.marks = Average(), None
-
-
-def scan_next(learner: Learner) -> None:
-    """Drop the rows in memory; the next reading scans."""
-    release_rows(learner)
-    learner.visits = False
 
 
 def scan_anew(learner: Learner) -> None:
@@ -328,15 +306,10 @@ def scan_anew(learner: Learner) -> None:
     learner.visits, learner.frozen = False, None
 
 
-def train_next(learner: Learner) -> None:
-    """Give up the scan; the next reading trains."""
-    learner.visits, learner.frozen = True, None
-
-
 def replace_alphas(learner: Learner, alphas: Alphas) -> None:
     """Replace the α; the next reading sums v afresh from them."""
     learner.alphas, learner.unsummed = alphas, True
-    restart(learner.running)
+    learner.running.restart()
 
 
 def leave_alphas(learner: Learner, alphas: Alphas) -> None:
@@ -347,7 +320,6 @@ def leave_alphas(learner: Learner, alphas: Alphas) -> None:
 def set_weights(learner: Learner, w: Vector, bias: float, alphas: Alphas | None) -> None:
     """Set the running weights and the bias weight, and α if there are any, which need not make
     these weights; the next reading scans them."""
-    learner.running.w, learner.running.scalars[kernels.BIAS] = w, bias
+    learner.running.settle(w, bias, learner.running.gains)
     learner.visits, learner.unsummed = False, True
-    if alphas is not None:
-        learner.alphas = alphas
+    learner.alphas = learner.alphas if alphas is None else alphas

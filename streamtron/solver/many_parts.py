@@ -27,7 +27,7 @@ from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Each, Parts, Wanted
 from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
-from streamtron.solver.learner import Learner, enter, hold_elsewhere, take_sums
+from streamtron.solver.learner import Learner, enter, hold_elsewhere
 from streamtron.solver.memory import Memory
 from streamtron.solver.part import Part
 from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
@@ -179,7 +179,10 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
     """Take what a reading of all parts has summed, and what they hold."""
     hold_elsewhere(learner, reading_sums.held)
     for scan_sums in reading_sums.sums:
-        take_sums(learner, scan_sums)
+        frozen = learner.frozen
+        assert frozen is not None
+        scan_sums.fold()
+        frozen.scan_sums = scan_sums
     if Memory.BUFFERS in reading_sums.memories:
         enter(learner, Memory.BUFFERS)
     if learner.outside is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from streamtron.core.losses import Loss
-
 ROUNDING_GAP = 1e-12
 """A relative duality gap 1 − D/P that counts as 0; no smaller one is asked of the rows in memory.
 ``benchmarks/rounding.py`` prints by how far rounding widens the bounds."""
@@ -25,7 +23,3 @@ class Memory(StrEnum):
     """A part of the working set at a time: each buffer is solved when memory is full."""
     FEW_COLUMNS = "few columns"
     """The rows nearest the margin; all others are one quadratic (see ``few_columns``)."""
-
-    def needs_buffers(self, loss: Loss) -> bool:
-        """Whether memory does not hold the rows that matter, which may be all of them."""
-        return self == Memory.BUFFERS or (self == Memory.WORKING_SET and not loss.sparse)

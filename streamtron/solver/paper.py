@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from streamtron.core.text import format_size
 from streamtron.solver import order
 from streamtron.solver.learner import (
     Learner,
+    certify,
     choose_visits,
     end_stage,
     enter,
@@ -38,12 +39,13 @@ from streamtron.solver.learner import (
     start_reading,
 )
 from streamtron.solver.memory import Memory
+from streamtron.solver.progress import StageReport
 from streamtron.solver.scan import Frozen
-from streamtron.solver.stopping import certify, stop_at_limit
+from streamtron.solver.stopping import stop_at_limit
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import OnePart
-from streamtron.solver.weights import WeightState, restart, visit_by
+from streamtron.solver.weights import WeightState, visit_by
 
 FIRST_B = 5.0
 """b/R² of a stage at ε = 1, and b/R^(1+ε) where ε is larger, for which the paper has no rule."""
@@ -54,21 +56,12 @@ ACCURACY = 0.05
 CONVERGED = "a full reading found no row to update"
 """Why a stage ends that converges."""
 
-
 ABOVE = 1e-10
 """By so much the least margin of a hard margin is above 1: more than what its rounding allows for,
 however short it is beside the longest row."""
 
-
-class Seen(NamedTuple):
-    """How many rows are at most at the threshold, and the least y_k·a."""
-
-    mistakes: int
-    least: float
-
-    def plus(self, other: Seen) -> Seen:
-        """Return the same of both sets of rows."""
-        return Seen(self.mistakes + other.mistakes, min(self.least, other.least))
+BOUNDS = ("directional_margin", "paper_upper_bound", "f_est", "direct_fraction")
+"""What a report has of a stage beside its ε, variant and b: γ'_d, and the paper's bounds."""
 
 
 class Margitron(OnePart):
@@ -76,7 +69,8 @@ class Margitron(OnePart):
     their α are the counts c_k, and their running weights a; at the end of the run α_k = c_k t/‖a‖².
     """
 
-    _seen: dict[int, Seen]  # what the current reading has found, by learner
+    _seen: dict[int, tuple[int, float]]
+    """of each learner: rows at most at the threshold in this reading, and the least y_k·a"""
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Begin the first stage of new learners."""
@@ -91,11 +85,11 @@ class Margitron(OnePart):
     def begin_reading(self, learner: Learner, reading: int) -> None:
         """Fix the weights of a reading that scans, wholly or until it meets a row to add."""
         frozen, running = None, learner.running
-        if reading > 0 and (not learner.visits or learner.settings.faithful):
+        if reading > 0 and (learner.settings.faithful or not learner.visits):
             scale = scale_of(running)
             frozen = freeze(learner, scale * running.w, scale * running.bias)
             frozen.beside_training = True  # a stays as it is
-        self._seen[id(learner)] = Seen(0, math.inf)
+        self._seen[id(learner)] = 0, math.inf
         start_reading(learner, reading, frozen)
 
     def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
@@ -104,20 +98,54 @@ class Margitron(OnePart):
     def _take(self, chunk: Chunk, learners: Sequence[Learner]) -> None:
         self._threads.work(lambda learner: self._take_rows(learner, chunk), learners)
 
+    def _take_rows(self, learner: Learner, chunk: Chunk) -> None:
+        """Add rows at most at the threshold, or collect them; hold them in memory."""
+        targets, counts = learner.targets(chunk), learner.alphas.take_ranges(chunk.ranges)
+        faithful, frozen, progress = learner.settings.faithful, learner.frozen, learner.progress
+        marks = np.zeros(len(chunk), dtype=np.uint8)
+        if frozen is not None:
+            with progress.phase("scanning"):
+                of_rows = targets.signs, _extension(targets), learner.augmentation, counts
+                weights = threshold_of(learner), learner.running.bias, learner.running.w
+                found = kernels.find_mistakes(chunk.rows, *of_rows, *weights, marks)
+                mistakes, least = self._seen[id(learner)]
+                self._seen[id(learner)] = mistakes + found[0], min(least, found[1])
+                alphas = alphas_of(learner.running, counts)
+                frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
+            if faithful and not self._seen[id(learner)][0]:
+                return
+        if learner.visits:
+            leave_scan(learner)
+            positions, marks = np.arange(len(chunk)), np.zeros(len(chunk), dtype=np.uint8)
+            if not faithful:
+                positions = order.visiting_order(learner.settings, progress.reading, chunk)
+            with progress.phase("solving"):
+                visit(learner, chunk.rows, positions, targets, counts, marks)
+            learner.alphas.put_ranges(chunk.ranges, counts)
+            if not faithful:
+                marks |= counts != 0
+        chosen, active = np.flatnonzero(marks), learner.active
+        if active.add(chunk.rows, chosen, targets.take(chosen)) < len(chosen):
+            if faithful:
+                raise SettingsError(
+                    f"the active set is over its budget of {format_size(active.budget)}, and "
+                    "--faithful keeps every misclassified row. Give a larger --active-set."
+                )
+            enter(learner, Memory.BUFFERS)
+
     def finish_reading(self, learner: Learner) -> Solve:
         """Certify what was scanned, and end the stage or the run if that allows it; else make
         mini-epochs over the active set."""
-        progress, frozen = learner.progress, learner.frozen
+        progress, frozen, proven = learner.progress, learner.frozen, None
         progress.end_reading(full_epoch=learner.visits)
-        proven = None
         if frozen is not None:
             if learner.settings.hard:
                 _scale_to_margin(frozen)
             certify(learner, frozen)
-            seen, length = self._seen[id(learner)], math.sqrt(learner.running.sq_norm)
-            margin = seen.least / length if length else None
-            progress.reports[-1].bounds["directional_margin"] = margin
-            _conclude(learner, converged=not seen.mistakes)
+            mistakes, least = self._seen[id(learner)]
+            length = math.sqrt(learner.running.sq_norm)
+            _stage(learner)["directional_margin"] = least / length if length else None
+            _conclude(learner, converged=not mistakes)
             proven = learner.certificate
         if not learner.finished:
             with progress.phase("solving"):
@@ -126,46 +154,6 @@ class Margitron(OnePart):
         if learner.finished:
             learner.alphas.change(partial(alphas_of, learner.running))
         yield from ()
-
-    def _take_rows(self, learner: Learner, chunk: Chunk) -> None:
-        """Add rows at most at the threshold, or collect them; hold them in memory."""
-        targets, counts = learner.targets(chunk), learner.alphas.take_ranges(chunk.ranges)
-        faithful, frozen = learner.settings.faithful, learner.frozen
-        marks, number = np.zeros(len(chunk), dtype=np.uint8), id(learner)
-        if frozen is not None:
-            with learner.progress.phase("scanning"):
-                seen = _find_mistakes(learner, chunk.rows, targets, counts, marks)
-                self._seen[number] = self._seen[number].plus(seen)
-                alphas = alphas_of(learner.running, counts)
-                frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
-            if faithful and not self._seen[number].mistakes:
-                return
-        if learner.visits:
-            leave_scan(learner)
-            positions = np.arange(len(chunk))
-            if not faithful:
-                reading = learner.progress.reading
-                positions = order.visiting_order(learner.settings, reading, chunk)
-            marks = np.zeros(len(chunk), dtype=np.uint8)
-            with learner.progress.phase("solving"):
-                visit(learner, chunk.rows, positions, targets, counts, marks)
-            learner.alphas.put_ranges(chunk.ranges, counts)
-            if not faithful:
-                marks |= counts != 0
-        _hold(learner, chunk.rows, np.flatnonzero(marks), targets)
-
-
-def _find_mistakes(
-    learner: Learner,
-    rows: Rows,
-    targets: Targets,
-    counts: NDArray[np.float32],
-    marks: NDArray[np.uint8],
-) -> Seen:
-    """Mark the rows at most at the threshold, or with a count; return what there is of them."""
-    of_rows = targets.signs, _extension(targets), learner.augmentation, counts
-    running, threshold = learner.running, threshold_of(learner)
-    return Seen(*kernels.find_mistakes(rows, *of_rows, threshold, running.bias, running.w, marks))
 
 
 def _scale_to_margin(frozen: Frozen) -> None:
@@ -179,28 +167,16 @@ def _scale_to_margin(frozen: Frozen) -> None:
         sums[kernels.LEAST] = max(sums[kernels.LEAST] * factor, 1.0)
 
 
-def _hold(learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets) -> None:
-    """Hold rows, as many of the first as there is room for."""
-    active = learner.active
-    if active.add(rows, chosen, targets.take(chosen)) < len(chosen):
-        if learner.settings.faithful:
-            raise SettingsError(
-                f"the active set is over its budget of {format_size(active.budget)}, and --faithful"
-                " keeps every misclassified row. Give a larger --active-set."
-            )
-        enter(learner, Memory.BUFFERS)
-
-
 def _continue(learner: Learner) -> None:
     """Choose whether the next reading adds rows, and visit the active set."""
     progress, settings, active = learner.progress, learner.settings, learner.active
     if progress.full_epochs >= epoch_limit(settings):
         stop_at_limit(learner, learner.frozen)
         return
-    scanned, full = not learner.visits, learner.in_buffers
+    scanned = not learner.visits
     if scanned:
         progress.count_full_epoch()
-    choose_visits(learner, settings.faithful or (scanned and full))
+    choose_visits(learner, settings.faithful or (scanned and learner.in_buffers))
     if not len(active):
         return
     counts, moved = learner.alphas.take(active.numbers), np.zeros(len(active), dtype=np.uint8)
@@ -226,10 +202,8 @@ def visit(
 ) -> None:
     """Visit rows in the order of ``positions``: the running weights and ``counts`` (of ``rows``)
     change in place, and ``moved`` becomes 1 where they do."""
-    by_length = learner.settings.variant == "length"
-    how = learner.augmentation, _b(learner), _epsilon(learner), by_length
-    running = learner.running
-    extension = _extension(targets)
+    stage, running, extension = _stage(learner), learner.running, _extension(targets)
+    how = learner.augmentation, stage["b"], stage["epsilon"], stage["variant"] == "length"
     visit_by(kernels.add_mistakes, running, rows, positions, targets, extension, how, counts, moved)
 
 
@@ -239,16 +213,9 @@ def _extension(targets: Targets) -> NDArray[np.float64]:
     return np.divide(0.5, costs, out=np.zeros(len(costs)), where=costs > 0.0)
 
 
-def _epsilon(learner: Learner) -> float:
-    """Return ε of the current stage."""
-    return learner.settings.paper[len(learner.progress.reports) - 1]
-
-
-def _b(learner: Learner) -> float:
-    """Return b of the current stage."""
-    b = learner.progress.reports[-1].b
-    assert b is not None
-    return b
+def _stage(learner: Learner) -> dict[str, Any]:
+    """Return what the report has of the current stage: ``epsilon``, ``variant``, ``b``, BOUNDS."""
+    return learner.progress.reports[-1].paper
 
 
 def steps_of(running: WeightState) -> float:
@@ -267,7 +234,7 @@ def alphas_of(running: WeightState, counts: NDArray[np.float32]) -> NDArray[np.f
 
 
 def _counts_of(running: WeightState, alphas: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return c_k, of which α_k were made."""
+    """Return the c_k of which α_k were made."""
     return np.rint(alphas.astype(np.float64) / scale_of(running))
 
 
@@ -279,10 +246,9 @@ def upper_bound(running: WeightState) -> float | None:
 
 def threshold_of(learner: Learner) -> float:
     """Return the threshold on y_k·a; 0 before the first update."""
-    running, by_length = learner.running, learner.settings.variant == "length"
-    steps = steps_of(running)
-    size = math.sqrt(running.sq_norm) if by_length else steps
-    return _b(learner) * size ** (1.0 - _epsilon(learner)) if steps else 0.0
+    stage, steps = _stage(learner), steps_of(learner.running)
+    size = math.sqrt(learner.running.sq_norm) if stage["variant"] == "length" else steps
+    return float(stage["b"] * size ** (1.0 - stage["epsilon"])) if steps else 0.0
 
 
 def b_scale(epsilon: float, settings: Settings, sq_radius: float) -> float:
@@ -299,9 +265,9 @@ def choose_b(
     """Return b of a stage, in absolute terms, where it is not given: 5 R² at ε = 1; for smaller ε
     from (bl) or (bt) at the tightest upper bound known on γ_d (R if there is none), with the
     paper's δ where ``faithful``; 5 R^(1+ε) or 5 R² for larger ones."""
-    scale, radius = b_scale(epsilon, settings, sq_radius), math.sqrt(sq_radius)
+    radius = math.sqrt(sq_radius)
     if epsilon >= 1.0:
-        return FIRST_B * scale
+        return FIRST_B * b_scale(epsilon, settings, sq_radius)
     gamma_up = min(upper_bound, radius) if upper_bound is not None else radius
     if settings.variant == "steps":
         # (bt) with its guard at ε < ½ asks for hundreds of readings, so the guard is left out
@@ -312,18 +278,21 @@ def choose_b(
 
 def _begin_stage(learner: Learner) -> None:
     """Begin the next stage at a = 0, with b from what is known."""
-    progress, settings, running = learner.progress, learner.settings, learner.running
-    number, sq_radius = len(progress.reports), learner.targets.sq_radius(learner.facts)
-    epsilon, upper = settings.paper[number], upper_bound(running)
-    if settings.faithful and progress.reports:
-        upper = progress.reports[-1].bounds["paper_upper_bound"]
+    settings, reports, radius = learner.settings, learner.progress.reports, learner.radius
+    number, sq_radius = len(reports), learner.targets.sq_radius(learner.facts)
+    epsilon, upper = settings.paper[number], upper_bound(learner.running)
+    if settings.faithful and reports:
+        upper = _stage(learner)["paper_upper_bound"]
     if settings.b is None:
         b = choose_b(epsilon, settings, sq_radius, upper)
     else:
         b = settings.b[number] * b_scale(epsilon, settings, sq_radius)
-    restart(running)
+    learner.running.restart()
     learner.alphas.clear()
-    progress.begin_stage(epsilon, settings, running.updates, b)
+    exponent = 1.0 + epsilon if settings.variant == "length" else 2.0
+    relative = b / radius**exponent if radius else None
+    of_b = {"epsilon": epsilon, "variant": settings.variant, "b": b, "b_relative": relative}
+    reports.append(StageReport({**of_b, **dict.fromkeys(BOUNDS)}))
 
 
 def _conclude(learner: Learner, *, converged: bool) -> None:
@@ -338,28 +307,27 @@ def _conclude(learner: Learner, *, converged: bool) -> None:
     # a stage that begins at the epoch limit would end the run with counts of 0
     if converged and (last or progress.full_epochs < epoch_limit(settings)):
         end_stage(learner, "converged" if last else None, CONVERGED)
-        margin = progress.reports[-1].bounds["directional_margin"]
-        if margin is not None and margin > 0.0:
-            _report_bounds(learner, margin)
+        if (_stage(learner)["directional_margin"] or 0.0) > 0.0:
+            _report_bounds(learner)
         if not last:
             _begin_stage(learner)
 
 
-def _report_bounds(learner: Learner, margin: float) -> None:
-    """Report the paper's bounds on a stage that has converged, of this directional margin: its
-    worst-case bound on γ_d after the run (Remark 1 for steps and ε = 1, Theorem 2 else), its
-    estimate of γ'_d/γ_d, and the sharper b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖²."""
-    bounds, b, epsilon = learner.progress.reports[-1].bounds, _b(learner), _epsilon(learner)
-    by_length, t_c = learner.settings.variant == "length", int(steps_of(learner.running))
-    radius, length = learner.radius, math.sqrt(learner.running.sq_norm)
+def _report_bounds(learner: Learner) -> None:
+    """Report the paper's bounds on a stage that has converged: its worst-case bound on γ_d after
+    the run (Remark 1 for steps and ε = 1, Theorem 2 else), its estimate of γ'_d/γ_d, and the
+    sharper b t/‖a‖^(1+ε) or b t^(2−ε)/‖a‖²."""
+    stage, radius, t_c = _stage(learner), learner.radius, int(steps_of(learner.running))
+    by_length, after = stage["variant"] == "length", (stage["b"], stage["epsilon"], t_c)
     fraction = theory.direct_fraction_length if by_length else theory.direct_fraction_steps
-    bounds["direct_fraction"] = fraction(b, epsilon, t_c, length)
-    if by_length and epsilon > 1.0:
+    stage["direct_fraction"] = fraction(*after, math.sqrt(learner.running.sq_norm))
+    if by_length and stage["epsilon"] > 1.0:
         return
-    longest = theory.length_bound_steps(radius, b, epsilon, t_c)
-    bounds["paper_upper_bound"] = longest / t_c
+    longest = theory.length_bound_steps(radius, *after)
+    stage["paper_upper_bound"] = longest / t_c
     if by_length:
-        longest = theory.length_bound_length(radius, b, epsilon, margin, t_c)
-        if epsilon < 1.0:
-            bounds["paper_upper_bound"] = longest / t_c
-    bounds["f_est"] = fraction(b, epsilon, t_c, longest)
+        margin = stage["directional_margin"]
+        longest = theory.length_bound_length(radius, *after[:2], margin, t_c)
+        if stage["epsilon"] < 1.0:
+            stage["paper_upper_bound"] = longest / t_c
+    stage["f_est"] = fraction(*after, longest)

@@ -12,7 +12,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.alphas import Alphas, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, augment, freeze, take_center
+from streamtron.solver.learner import Learner, augment, freeze
 from streamtron.solver.memory import Memory
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.targets import relaxed, to_alphas
@@ -134,7 +134,7 @@ class PartProblem(PartLoss):
         write_state(
             path,
             learner.alphas,
-            learner.keepers,
+            held=learner.keepers,
             rows=rows,
             center=learner.targets.center,
             rho=learner.augmentation,
@@ -152,7 +152,7 @@ class PartProblem(PartLoss):
             )
         learner.alphas = Alphas.of_gaps(arrays["gaps"], arrays["alphas"])
         learner.keepers = arrays["held"]
-        take_center(learner, content["center"])
+        learner.targets.center = content["center"]
         augment(learner, content["rho"])
         learner.shuffles = content["shuffles"]
         learner.progress.reading = reading

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, zero_columns
-from streamtron.core.config import Settings
-from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import BOUNDS
+from streamtron.solver.scan import Frozen
 
 Vector = NDArray[np.float64]
 
@@ -28,61 +27,32 @@ KEPT_BY_NEWTON, KEPT_BY_VISITS = 0.8, 0.5
 """The part of the memory budget that rows keep after their buffer was solved by Newton's method,
 and at most after it was visited more than once more. Else all rows make room for others."""
 
-PAPER = ("directional_margin", "paper_upper_bound", "f_est", "direct_fraction")
-
 
 @dataclass(slots=True)
 class StageReport:
-    """One stage's figures; ``None`` where a figure does not apply.
+    """What dual ascent has done, or a stage of the paper's procedure.
 
-    ``bounds`` are those of the paper, where its procedure has trained: γ'_d as
-    ``directional_margin``, ``paper_upper_bound``, ``f_est`` and ``direct_fraction``.
+    ``paper`` : figures of such a stage, see ``paper``; empty for dual ascent.
     """
 
-    epsilon: float | str
-    variant: str
-    b: float | None = None
-    b_relative: float | None = None
+    paper: dict[str, Any] = field(default_factory=dict)
     full_epochs: int = 0
     mini_epochs: int = 0
     newton_steps: int = 0
     updates: int = 0
     upper_bound: float | None = None
-    bounds: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PAPER))
     stop_reason: str = ""
     seconds: float = 0.0
-    _began: float = field(default_factory=time.perf_counter)
-    _updates_before: int = 0
 
     @property
     def name(self) -> str:
-        """``"1"``, ``"0.1"`` … or ``"ascent"``."""
-        return self.epsilon if isinstance(self.epsilon, str) else f"{self.epsilon:g}"
-
-    def restart_clock(self) -> None:
-        """Count seconds from now on: the report comes from another process."""
-        self._began = time.perf_counter() - self.seconds
-
-    def end(
-        self, stop_reason: str, updates: int, certificate: Certificate | None, radius: float
-    ) -> None:
-        """Close the report after so many updates in all; ``radius`` : R."""
-        self.stop_reason, self.updates = stop_reason, updates - self._updates_before
-        self.seconds = time.perf_counter() - self._began
-        if self.b is not None and isinstance(self.epsilon, float):
-            exponent = 1.0 + self.epsilon if self.variant == "length" else 2.0
-            self.b_relative = self.b / radius**exponent
-        if certificate is not None:
-            self.upper_bound = certificate.upper_bound
+        """``"ascent"``, or ε of a stage: ``"1"``, ``"0.1"``."""
+        return f"{self.paper['epsilon']:g}" if self.paper else "ascent"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as the report file has them."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        last = {name: plain.pop(name) for name in ("bounds", "stop_reason", "seconds")}
-        plain |= last.pop("bounds") | last
-        infinite = [k for k, v in plain.items() if isinstance(v, float) and not math.isfinite(v)]
-        plain |= dict.fromkeys(infinite)
-        return {name: value for name, value in plain.items() if name[0] != "_"}
+        """Return plain values, as the report file has them."""
+        plain = asdict(self)
+        return {**plain.pop("paper"), **plain}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +83,14 @@ class ReadingBounds:
 class Progress:
     """What a learner has done so far."""
 
-    reports: list[StageReport] = field(default_factory=list)
+    reports: list[StageReport] = field(default_factory=lambda: [StageReport()])
+    """of its stages; dual ascent is one"""
     finished: str | None = None
     """why the run has ended; None while it goes on"""
     reading: int = 0
     """the number of the current reading"""
     readings: int = 0
     """readings completed"""
-    full_epochs: int = 0
-    mini_epochs: int = 0
     primal: float = math.inf
     """P over all rows, as the last solve in memory left it; ∞ where not all are in memory"""
     history: list[ReadingBounds] = field(default_factory=list)
@@ -143,16 +112,23 @@ class Progress:
     """whether the current reading visits rows, or scans them only"""
     told: list[int] = field(default_factory=lambda: [0, 0, 0])
     """stages that have ended, updates and mini-epochs, when ``done_since`` was last asked"""
-    _began: float = field(default_factory=time.perf_counter)
+    _read: float = field(default_factory=time.perf_counter)
+
+    @property
+    def full_epochs(self) -> int:
+        """Full epochs of all stages."""
+        return sum(report.full_epochs for report in self.reports)
+
+    @property
+    def mini_epochs(self) -> int:
+        """Mini-epochs of all stages."""
+        return sum(report.mini_epochs for report in self.reports)
 
     def read_clock(self) -> float:
         """Update ``seconds`` and return them."""
-        self.seconds = time.perf_counter() - self._began
+        now = time.perf_counter()
+        self.seconds, self._read = self.seconds + now - self._read, now
         return self.seconds
-
-    def restart_clock(self, seconds: float) -> None:
-        """Count on from so many seconds: the state comes from another process or run."""
-        self._began = time.perf_counter() - seconds
 
     def record(
         self, certificate: Certificate | None, upper: float | None, active_rows: int
@@ -176,12 +152,14 @@ class Progress:
         """End the run for a reason; None = it goes on."""
         self.finished = reason
 
-    def begin_stage(
-        self, name: float | str, settings: Settings, updates: int, b: float | None = None
-    ) -> None:
-        """Begin a stage after so many updates; ``name`` : ascent, or the paper's ε, with its b."""
-        self.gained = [0.0, 0.0]
-        self.reports.append(StageReport(name, settings.variant, b, _updates_before=updates))
+    def end_stage(self, stop_reason: str, updates: int, certificate: Certificate | None) -> None:
+        """Close the report of the current stage, after so many updates of all stages."""
+        *earlier, report = self.reports
+        report.stop_reason = stop_reason
+        report.updates = updates - sum(stage.updates for stage in earlier)
+        report.seconds = self.read_clock() - sum(stage.seconds for stage in earlier)
+        if certificate is not None:
+            report.upper_bound = certificate.upper_bound
 
     def begin_reading(self, number: int, *, visits: bool) -> None:
         """Begin a reading."""
@@ -205,7 +183,6 @@ class Progress:
 
     def count_full_epoch(self) -> None:
         """Count a full epoch."""
-        self.full_epochs += 1
         self.reports[-1].full_epochs += 1
 
     def count_first_visits(self, gain: float, nonzeros: int) -> None:
@@ -223,7 +200,6 @@ class Progress:
     def count_work(self, *, mini_epochs: int = 0, newton_steps: int = 0, visited: int = 0) -> None:
         """Count mini-epochs, steps of Newton's method, and nonzeros visited."""
         self.visited += visited
-        self.mini_epochs += mini_epochs
         self.reports[-1].mini_epochs += mini_epochs
         self.reports[-1].newton_steps += newton_steps
 
@@ -235,30 +211,6 @@ class Progress:
             yield
         finally:
             self.phases[name] += time.perf_counter() - began
-
-    def begin_again(self, settings: Settings, updates: int) -> None:
-        """Forget what was done before the rows changed, and why the run had ended."""
-        self.finished, self.primal = None, math.inf
-        self.full_epochs = self.readings = self.mini_epochs = self.visited = 0
-        self.phases = dict.fromkeys(PHASES, 0.0)
-        self.reports, self.history, self.told = [], [], [0, updates, 0]
-        self.begin_stage("ascent", settings, updates)
-        self.restart_clock(0.0)
-
-
-class Average:
-    """The mean of vectors, the k-th weighted by k: later ones are nearer the optimum, as in
-    averaged gradient descent (Shamir and Zhang, ICML 2013)."""
-
-    def __init__(self) -> None:
-        self.total = np.zeros(0)
-        self.number = 0
-
-    def add(self, v: Vector) -> Vector:
-        """Add a vector; returns the mean so far."""
-        self.number += 1
-        self.total = self.number * v + (self.total if self.number > 1 else 0.0)
-        return self.total / (self.number * (self.number + 1) // 2)
 
 
 @dataclass(slots=True)
@@ -272,31 +224,30 @@ class BestWeights:
     """the best lower bound so far with the last upper bound; None before a scan"""
     candidate: Vector | None = None
     """augmented weights that the next scan certifies; None = the running ones"""
-    average: Average = field(default_factory=Average)
-    """of what blocks of rows left since the last scan"""
+    total: Vector = field(default_factory=lambda: np.zeros(0))
+    """the sum of the weights that buffers have left since the last scan, the k-th times k"""
+    averaged: int = 0
+    """how many they are"""
     gap_before: float = math.inf
     """the relative duality gap of the scan before the last; ∞ before the second"""
     marks: NDArray[np.uint8] | None = None
     """of the columns that are proven to weigh 0 at the optimum; None before a scan, and once the
     run has ended: its rows may change then"""
 
-    def take(self, w: Vector, bias: float, proof: Certificate) -> None:
-        """Keep scanned weights if their P is the least so far, and what is proven of the best."""
-        known, self.certificate = self.certificate, proof
+    def take(self, frozen: Frozen) -> None:
+        """Keep the weights of a complete scan if their P is the least so far, and what is proven of
+        the best, and of columns that weigh 0 at the optimum."""
+        known, proof = self.certificate, frozen.certificate()
         self.gap_before = math.inf if known is None else known.relative_duality_gap
         if known is None or proof.primal <= known.primal:
-            self.w, self.bias = w, bias
+            self.w, self.bias = frozen.w, frozen.bias
         else:
-            self.certificate = replace(proof, primal=known.primal)
-
-    def take_zeros(self, scan_sums: ScanSums) -> None:
-        """Add the columns of which the scan just taken proves that they weigh 0 at the optimum."""
-        proof, known = self.certificate, self.marks
-        assert proof is not None
-        self.marks = zero_columns(scan_sums, proof.primal, proof.dual).view(np.uint8)
-        if known is not None:
-            self.marks |= known
-        self.certificate = replace(proof, zero_columns=len(self.zeros))
+            proof = replace(proof, primal=known.primal)
+        if frozen.scan_sums.ratio:
+            marks = zero_columns(frozen.scan_sums, proof.primal, proof.dual).view(np.uint8)
+            self.marks = marks if self.marks is None else marks | self.marks
+            proof = replace(proof, zero_columns=len(self.zeros))
+        self.certificate = proof
 
     @property
     def zeros(self) -> NDArray[np.int64]:
@@ -307,9 +258,18 @@ class BestWeights:
         """Have the next scan certify augmented weights."""
         self.candidate = v
 
+    def average(self, v: Vector) -> None:
+        """Have the next scan certify the mean of what buffers have left, the k-th weighted by k:
+        later ones are nearer the optimum, as in averaged gradient descent (Shamir and Zhang, ICML
+        2013)."""
+        self.averaged += 1
+        self.total = self.averaged * v + (self.total if self.averaged > 1 else 0.0)
+        self.candidate = self.total / (self.averaged * (self.averaged + 1) // 2)
+
     def take_candidate(self) -> Vector | None:
         """Take out the candidate, and begin a new average."""
-        candidate, self.candidate, self.average = self.candidate, None, Average()
+        candidate, self.candidate = self.candidate, None
+        self.total, self.averaged = np.zeros(0), 0
         return candidate
 
     def discard(self) -> None:

@@ -19,6 +19,7 @@ from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
+    certify,
     choose_visits,
     freeze,
     loosen_bias,
@@ -30,7 +31,6 @@ from streamtron.solver.learner import (
 from streamtron.solver.memory import IN_BUFFERS, Memory
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stopping import (
-    certify,
     conclude,
     promises_tolerance,
     stop_at_limit,

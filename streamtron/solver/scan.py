@@ -9,7 +9,6 @@ that matter.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import partial
@@ -27,7 +26,7 @@ from streamtron.core.scan_sums import BlockSums, ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.alphas import Alphas
-from streamtron.solver.row_store import RowStore, fitting
+from streamtron.solver.row_store import copied, fitting
 from streamtron.solver.targets import TargetRule, Targets, less_t, to_alphas
 
 COLUMN_PARTS = 3
@@ -199,16 +198,8 @@ def scan_blocks(
             sums = [scanner.scan(chunk) for scanner in scanners]
             violators = [part.violators.positions for part in sums if part.violators is not None]
             positions = np.unique(np.concatenate([np.zeros(0, np.int64), *violators]))
-            held = RowStore()
-            if len(positions):
-                held.add(chunk.rows, positions, positions, chunk.squares[positions], sys.maxsize)
-            yield BlockScan(
-                len(chunk),
-                chunk.nonzeros,
-                tuple(sums),
-                positions,
-                held.first(len(held)),
-            )
+            held = copied(chunk.rows, positions)
+            yield BlockScan(len(chunk), chunk.nonzeros, tuple(sums), positions, held)
 
 
 class _Scanner:

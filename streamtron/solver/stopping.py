@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from streamtron.core.config import epoch_limit
-from streamtron.solver.learner import Learner, choose_visits, end_stage, take_scan
+from streamtron.solver.learner import Learner, choose_visits, end_stage
 from streamtron.solver.memory import ROUNDING_GAP
 from streamtron.solver.scan import Frozen
 
@@ -96,12 +96,3 @@ def worthwhile_gap(learner: Learner) -> float:
     if learner.in_buffers:
         return max(0.1 * target, (SOLVED_OF_NUMBERS if learner.loss.numbers else SOLVED) * left)
     return max(target, (0.1 if learner.has_margins else 0.01) * left)
-
-
-def certify(learner: Learner, frozen: Frozen) -> None:
-    """Certify a complete scan; keep the weights of the least primal."""
-    proof = frozen.certificate()
-    learner.best.take(frozen.w, frozen.bias, proof)
-    if learner.settings.ratio:
-        learner.best.take_zeros(frozen.scan_sums)
-    take_scan(learner, frozen)

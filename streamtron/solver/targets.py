@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,12 +77,44 @@ class Targets:
     center: float = 0.0
     """what has been taken off the labels in t"""
 
+    @classmethod
+    def none(cls) -> Targets:
+        """Return those of no rows."""
+        none = np.zeros(0)
+        return cls(none.astype(np.int64), none.astype(np.int8), none, none)
+
+    def with_more(self, used: int, more: Targets) -> Targets:
+        """Return those of the first ``used`` rows and more, in place if there is room."""
+
+        def joined(array: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+            stop = used + len(values)
+            if stop > len(array):
+                array = grown(array, used, max(stop, 2 * len(array)))
+            array[used:stop] = values
+            return array
+
+        return Targets(
+            joined(self.numbers, more.numbers),
+            joined(self.signs, more.signs),
+            joined(self.costs, more.costs),
+            joined(self.squares, more.squares),
+            joined(self.t, more.t) if len(more.t) else self.t,
+            more.center,
+        )
+
     def take(self, at: NDArray[np.int64] | slice) -> Targets:
         """Return those of some rows."""
         t = self.t[at] if len(self.t) else self.t
         return Targets(
             self.numbers[at], self.signs[at], self.costs[at], self.squares[at], t, self.center
         )
+
+
+def grown(array: NDArray[Any], used: int, room: int) -> NDArray[Any]:
+    """Return an array with the first ``used`` elements and room for more."""
+    new = np.empty(room, dtype=array.dtype)
+    new[:used] = array[:used]
+    return new
 
 
 @dataclass(slots=True, eq=False)

@@ -67,6 +67,11 @@ class WeightState:
         return self.gains - 0.5 * self.sq_norm
 
     @property
+    def finite(self) -> bool:
+        """Whether all weights are finite."""
+        return math.isfinite(kernels.square_sum(self.w) + self.sq_norm)
+
+    @property
     def augmented(self) -> Vector:
         """(w, w_bias), shape (columns + 1,)."""
         return np.append(self.w, self.bias)
@@ -75,6 +80,11 @@ class WeightState:
     def dual_point(self) -> DualPoint:
         """The sums that the dual variables make."""
         return DualPoint(self.augmented, self.gains)
+
+    def restart(self) -> None:
+        """Set v to 0."""
+        self.w[:] = 0.0
+        self.scalars[:] = 0.0
 
     def take(self, point: DualPoint) -> None:
         """Set v to the sums of a dual point."""
@@ -91,17 +101,6 @@ class WeightState:
         """Set v to what a scan has summed from the dual variables."""
         sums.fold()
         self.settle(sums.fresh, sums.dual_bias, sums.gains)
-
-
-def restart(running: WeightState) -> None:
-    """Set v to 0."""
-    running.w[:] = 0.0
-    running.scalars[:] = 0.0
-
-
-def finite(running: WeightState) -> bool:
-    """Whether all weights are finite."""
-    return math.isfinite(kernels.square_sum(running.w) + running.sq_norm)
 
 
 def visit(

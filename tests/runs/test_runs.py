@@ -241,31 +241,26 @@ def test_a_state_of_another_version_is_refused(stopped):
     assert path.exists()
 
 
-def _another_class(fields: list[Any]) -> None:
-    first = next(value for _, value in fields if isinstance(value, dict) and "class" in value)
-    first["class"] = "Popen"
-
-
-def _no_number(name: str) -> Callable[[list[Any], dict[str, Any]], object]:
-    def forge(fields: list[Any], arrays: dict[str, Any]) -> None:
-        state = State(0, {"learners": [{"fields": {"dict": fields}}]}, {})
-        place = state.fields(0)[name]["array"]
+def _no_number(record: str, name: str) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    def forge(fields: dict[str, Any], arrays: dict[str, Any]) -> None:
+        place = fields[record][name]["array"]
         arrays[place] = np.full_like(arrays[place], np.nan)
 
     return forge
 
 
-FORGED: dict[str, Callable[[list[Any], dict[str, Any]], object]] = {
-    "a field is missing": lambda fields, arrays: fields.pop(3),
-    "an unknown class": lambda fields, arrays: _another_class(fields),
-    "an unknown array": lambda fields, arrays: fields.append(["weights", {"array": "x"}]),
+FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "a field is missing": lambda fields, arrays: fields.pop("scan"),
+    "an unknown field": lambda fields, arrays: fields["best"].update(other=1),
+    "an unknown array": lambda fields, arrays: fields["best"].update(w={"array": "x"}),
     "short weights": lambda fields, arrays: arrays.update(dict.fromkeys(arrays, np.zeros(1))),
-    "no numbers": lambda fields, arrays: fields.__setitem__(slice(None), [[1, 2]]),
+    "no array": lambda fields, arrays: fields["running"].update(w=3),
     "narrower data": lambda fields, arrays: arrays.update(
         {name: array[:9] for name, array in arrays.items() if array.dtype == np.float64}
     ),
-    **{f"no number in {name}": _no_number(name) for name in ("running.w", "running.scalars")},
-    "no number in the best weights": _no_number("best.w"),
+    "no number in the running weights": _no_number("running", "w"),
+    "no number in the sums": _no_number("running", "scalars"),
+    "no number in the best weights": _no_number("best", "w"),
 }
 """Ways to spoil the packed fields of a learner, and its arrays."""
 
@@ -275,7 +270,7 @@ def test_a_sealed_state_that_is_no_state_of_a_run_is_refused_in_a_sentence(stopp
     path = state_file(stopped / "model.run")
     content, arrays = read_sealed(path, "state of a run")
     numbers = arrays.pop("numbers")
-    FORGED[how](content["state"]["learners"][0]["fields"]["dict"], arrays)
+    FORGED[how](content["state"]["learners"][0], arrays)
     write_sealed(path, content, {**arrays, "numbers": numbers})
     with pytest.raises(FileDamaged, match=r"no state of a run .*--overwrite"):
         fitted(stopped, "model", resume=True)

@@ -102,7 +102,7 @@ def test_room_grows_within_the_budget():
         fill(active, rows, [0], n)
     assert held(active) == rows * 17
     is_of(active, rows * 17, list(range(17)))
-    assert 17_000 < len(active._store._indices) == len(active._store._values) <= 20_000
+    assert 17_000 < len(active._held.indices) == len(active._held.values) <= 20_000
 
 
 def test_all_rows_of_the_data_are_held_as_they_are_and_never_copied():

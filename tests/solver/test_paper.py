@@ -88,8 +88,8 @@ def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, p
         labels,
         [delta2] * len(rows),
         settings.rho,
-        b=report.b,
-        epsilon=float(report.epsilon),
+        b=report.paper["b"],
+        epsilon=report.paper["epsilon"],
         variant=settings.variant,
     )
     run = oracle.run(n_ep=mini_epoch_limit(settings))
@@ -101,7 +101,7 @@ def test_every_stage_of_the_faithful_procedure_is_the_papers_bit_for_bit(seed, p
     rebuilt, _ = oracle.rebuilt()
     assert learner.running.w[: len(rebuilt)] == pytest.approx(rebuilt, rel=1e-12, abs=1e-12)
     directional = oracle.certificate().directional_margin
-    assert report.bounds["directional_margin"] == pytest.approx(directional, rel=1e-12)
+    assert report.paper["directional_margin"] == pytest.approx(directional, rel=1e-12)
 
 
 def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_is():
@@ -109,7 +109,7 @@ def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_i
     rows[35] = [(0, 50.0)]
     settings = Settings(delta=1, rho=0, faithful=True, stage="1")
     learner = trained(ListData(csr(rows), labels, block_rows=8), settings)
-    assert learner.progress.reports[0].b == pytest.approx(5 * (50.0**2 + 1))
+    assert learner.progress.reports[0].paper["b"] == pytest.approx(5 * (50.0**2 + 1))
 
 
 def test_a_faithful_run_refuses_an_active_set_over_its_budget():

@@ -18,7 +18,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
-from streamtron.solver.progress import KEPT_BY_NEWTON, Average
+from streamtron.solver.progress import KEPT_BY_NEWTON, BestWeights
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
@@ -186,9 +186,10 @@ def test_the_last_weights_are_no_better_than_those_returned(seed):
 
 
 def test_the_average_of_blocks_weighs_later_ones_more():
-    average = Average()
-    assert average.add(np.array([3.0, 0.0, 6.0])).tolist() == [3.0, 0.0, 6.0]
-    assert average.add(np.array([6.0, 9.0, 3.0])).tolist() == [5.0, 6.0, 4.0]
+    best = BestWeights(np.zeros(2))
+    for weights, mean in (([3.0, 0.0, 6.0], [3.0, 0.0, 6.0]), ([6.0, 9.0, 3.0], [5.0, 6.0, 4.0])):
+        best.average(np.array(weights))
+        assert best.candidate.tolist() == mean
 
 
 @visits

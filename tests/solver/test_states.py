@@ -13,9 +13,10 @@ from streamtron.core.config import Settings
 from streamtron.core.errors import FileDamaged
 from streamtron.core.events import Event, WorkDone
 from streamtron.core.sealed import Streamed
-from streamtron.solver.changes import add_rows, begin_change, take_alphas
+from streamtron.solver.alphas import Alphas
+from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.checkpoint import Resumed, State
-from streamtron.solver.learner import renumber
+from streamtron.solver.learner import renumber, replace_alphas
 from streamtron.solver.stopping import reopen
 from tests.helpers.learners import bits, data_of, drawn_data
 from tests.helpers.optimum import least_primal
@@ -126,13 +127,13 @@ def test_a_state_that_no_learner_has_is_refused(spoilt):
     source = data_of()
     train(source, [learner_of(source, settings)], settings, checkpointer=keeper)
     state = keeper.states[1]
-    name = state.fields(0)["running.w"]["array"]
+    name = state.content["learners"][0]["running"]["w"]["array"]
     if spoilt == "shorter":
         state.arrays[name] = state.arrays[name][:-1]
     elif spoilt == "no number":
         state.arrays[name][0] = np.nan
     else:
-        state.content["learners"][0]["fields"]["dict"].pop()
+        state.content["learners"][0]["progress"].pop("kept")
     with pytest.raises(FileDamaged, match="no state of a run"):
         state.learners(lambda _: learner_of(source, settings))
 
@@ -198,7 +199,7 @@ def test_rows_are_taken_away_with_the_columns_that_only_they_had(active_set):
     learner.facts, alphas = data.facts, learner.alphas
     renumber(learner, places, COLUMNS - 1)
     begin_change(learner, only_more=False)
-    take_alphas(learner, ((n[n < 300], a[n < 300]) for n, a in alphas.nonzero()))
+    replace_alphas(learner, Alphas.of((n[n < 300], a[n < 300]) for n, a in alphas.nonzero()))
     learner.best.discard()
     train(data, [learner], settings)
     assert learner.finished == "certified"

@@ -128,13 +128,6 @@ def test_events_name_the_price_that_was_given_and_a_rho_of_0_without_an_intercep
     assert problem_of(learner) == Problem(123.456, 0.0)
 
 
-def test_a_learner_is_sound_only_while_its_weights_are_finite():
-    learner = trained(data_of(1), Settings())
-    assert learner.valid
-    learner.running.w[0] = np.nan
-    assert not learner.valid
-
-
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.6, 0.8, 0.95, 1.0])
 def test_after_every_reading_the_running_weights_are_those_that_the_dual_variables_make(share):
     """Whatever part of the rows has room in memory: a certificate would tell of later repairs."""
