@@ -29,7 +29,6 @@ from streamtron.runs.fit import run as fit
 from streamtron.runs.memory import plan_memory
 from streamtron.runs.report import Outcome
 from streamtron.runs.store import DATABASE
-from streamtron.solver.checkpoint import State
 from tests.helpers.processes import COMMAND, Process, here, one_sentence
 from tests.helpers.runs import (
     WAS_KILLED,
