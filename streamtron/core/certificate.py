@@ -152,17 +152,14 @@ def _off(scan: ScanSums) -> float:
     at most FEW ‖v‖, and ‖v‖ ≤ Σ |α_k| ‖(x_k, ρ)‖.
     """
     part = 4.0 * UNIT_ROUNDOFF + _rounding_of_sums(scan, kernels.SUPPORT)
-    return part * (_lengths(scan) + (0.0 if scan.free else _sizes_of_bias(scan)))
+    of_bias = 0.0 if scan.free else _at_most(scan, kernels.SIZES)
+    return part * (_at_most(scan, kernels.LENGTHS) + of_bias)
 
 
-def _lengths(scan: ScanSums) -> float:
-    """Return Σ |α_k| ‖x_k‖ at most."""
-    return LONGER * float(scan.sums[kernels.LENGTHS])
-
-
-def _sizes_of_bias(scan: ScanSums) -> float:
-    """Return Σ |α_k| ρ at most."""
-    return LONGER * float(scan.sums[kernels.SIZES])
+def _at_most(scan: ScanSums, place: int) -> float:
+    """Return a bound on a sum of positive terms that is not compensated: LENGTHS, Σ |α_k| ‖x_k‖;
+    SIZES, Σ |α_k| ρ; MAGNITUDES, Σ |gain|; NORMS, Σ C_k ‖x_k‖."""
+    return LONGER * float(scan.sums[place])
 
 
 def _rounding_of_sums(scan: ScanSums, counted: int) -> float:
@@ -187,7 +184,7 @@ def dual_of(
     if not gains > 0.0:
         return 0.0, 0.0  # also −∞: some α is beyond its most
     longest = math.sqrt(scan.sq_norm) + _off(scan)
-    allowance = _gain_terms(scan) * _rounding_of_sums(scan, kernels.SUPPORT)
+    allowance = _at_most(scan, kernels.MAGNITUDES) * _rounding_of_sums(scan, kernels.SUPPORT)
     allowance += longest * longest * FEW
     exact = 0.5 * scan.sq_norm
     square = 0.5 * longest * longest * (1.0 + FEW)
@@ -203,7 +200,7 @@ def _dual_of_penalty(scan: ScanSums) -> tuple[float, float, float, float]:
     ratio, gains = scan.ratio, scan.gains
     if not gains > 0.0:
         return 0.0, 0.0, 1.0, 0.0  # also −∞: some α is beyond its most
-    terms = _gain_terms(scan)
+    terms = _at_most(scan, kernels.MAGNITUDES)
     allowance = terms * _rounding_of_sums(scan, kernels.SUPPORT)
     taken, moved = _balance(scan)
     off = _off(scan) + moved
@@ -220,14 +217,9 @@ def _dual_of_penalty(scan: ScanSums) -> tuple[float, float, float, float]:
     return best
 
 
-def _gain_terms(scan: ScanSums) -> float:
-    """Return the sum of |gains|, at most."""
-    return LONGER * float(scan.sums[kernels.MAGNITUDES])
-
-
 def _unbalanced(scan: ScanSums) -> float:
     """Return |Σ α_k l_k| at most, where the bias is not penalised."""
-    rounding = _rounding_of_sums(scan, kernels.SUPPORT) * _sizes_of_bias(scan)
+    rounding = _rounding_of_sums(scan, kernels.SUPPORT) * _at_most(scan, kernels.SIZES)
     return (abs(scan.dual_bias) + rounding) / scan.free
 
 
@@ -239,7 +231,7 @@ def _balance(scan: ScanSums) -> tuple[float, float]:
         return 0.0, 0.0
     sizes = float(scan.sums[kernels.SIZES]) / scan.free / LONGER
     part = 2.0 * unbalanced / (sizes + unbalanced) * (1.0 + FEW)
-    return part, part * _lengths(scan)
+    return part, part * _at_most(scan, kernels.LENGTHS)
 
 
 def _price(scan: ScanSums, dual: float, primal: float, bias: float) -> float:
@@ -273,7 +265,7 @@ def _price_of_ridge(scan: ScanSums, primal: float, dual: float, bias: float) -> 
     """
     if not (cost := float(scan.sums[kernels.COSTS])) > 0.0:
         return math.inf
-    length = LONGER * float(scan.sums[kernels.NORMS]) / cost
+    length = _at_most(scan, kernels.NORMS) / cost
     root = LONGER * math.sqrt(2.0 * (1.0 / cost + length * length))
     s = _unbalanced(scan)
     half = 0.5 * s * root
@@ -298,7 +290,8 @@ def zero_columns(scan: ScanSums, primal: float, dual: float) -> NDArray[np.bool_
         return marks
     _, _, scale, off = _dual_of_penalty(scan)
     n = float(scan.totals[kernels.ROWS])
-    radius = penalty.radius(scan.loss.steepest, primal - dual) * (1.0 + FEW)
+    # √(2 L (P − D)), how far a dual point is from the optimum: √(Σ (α_k − α*_k)²/C_k)
+    radius = math.sqrt(2.0 * scan.loss.steepest * max(primal - dual, 0.0)) * (1.0 + FEW)
     roundings = FEW + 2.0 * n * UNIT_ROUNDOFF
     with np.errstate(all="ignore"):  # what is no number is not below r
         for first in range(0, len(scan.fresh), AT_A_TIME):

@@ -16,7 +16,6 @@ proves |v*_j| < r, w*_j is 0 (Ndiaye, Fercoq, Gramfort and Salmon, JMLR 18, 2017
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -105,12 +104,3 @@ class Penalty(NamedTuple):
         soft = np.copysign(np.maximum(np.abs(v) - self.lasso, 0.0), v) / self.ridge
         soft[-1] = v[-1]
         return soft
-
-
-def radius(steepest: float, gap: float) -> float:
-    """Return √(2 L (P − D)), how far a dual point is from the optimum: √(Σ (α_k − α*_k)²/C_k).
-
-    >>> radius(0.25, 2.0)
-    1.0
-    """
-    return math.sqrt(2.0 * steepest * max(gap, 0.0))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -199,27 +198,16 @@ def write_state(path: str, alphas: Alphas, **content: Any) -> None:
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
 
 
-class StreamedAlphas(Alphas, ABC):
-    """α that are in files. ``nonzero`` and ``streamed`` have some of them in memory at a time;
-    anything else reads them all."""
+class SavedAlphas(Alphas):
+    """α in the files of parts, in the order of the rows. ``nonzero`` and ``streamed`` have those of
+    a part in memory at a time; anything else reads them all."""
 
-    def __init__(self) -> None:
-        return
-
-    @abstractmethod
-    def nonzero(self) -> Pieces:
-        """See ``Alphas``."""
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = list(files)
 
     @cached_property
     def _values(self) -> NDArray[np.float32]:  # type: ignore[override]
         return Alphas.of(self.nonzero())._values
-
-
-class SavedAlphas(StreamedAlphas):
-    """α in the files of parts, in the order of the rows: those of a part at a time."""
-
-    def __init__(self, files: Sequence[str]) -> None:
-        self._files = list(files)
 
     def nonzero(self) -> Pieces:
         """See ``Alphas``."""

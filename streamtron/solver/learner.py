@@ -257,10 +257,7 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     learner.running.updates = 0
     learner.expansion = None
     learner.unsummed |= learner.settings.class_weight == "balanced"  # which may cut α
-    if not keep_scan:
-        learner.frozen = None
-    elif learner.frozen is not None:
-        learner.frozen.beside_training = False
+    learner.frozen = learner.frozen if keep_scan else None
     release_rows(learner)
     learner.visits = False
     learner.elsewhere = None  # until here: α of several parts are never all in memory

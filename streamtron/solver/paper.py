@@ -171,7 +171,7 @@ def _continue(learner: Learner) -> None:
     """Choose whether the next reading adds rows, and visit the active set."""
     progress, settings, active = learner.progress, learner.settings, learner.active
     if progress.full_epochs >= epoch_limit(settings):
-        stop_at_limit(learner, learner.frozen)
+        stop_at_limit(learner)
         return
     scanned = not learner.visits
     if scanned:

@@ -75,8 +75,8 @@ class ReadingBounds:
 
     def to_dict(self, *, timed: bool = True) -> dict[str, Any]:
         """Plain values; without the seconds they depend on the data and the settings alone."""
-        plain = {name: getattr(self, name) for name in self.__slots__ if name != "seconds"}
-        return {**plain, "seconds": self.seconds} if timed else plain
+        plain = asdict(self)
+        return plain if timed else {name: plain[name] for name in plain if name != "seconds"}
 
 
 @dataclass(slots=True)

@@ -177,7 +177,7 @@ def finish_reading(learner: Learner) -> Solve:
 def continue_training(learner: Learner) -> Solve:
     """Choose what the next reading does, and solve the rows in memory before it."""
     if learner.progress.full_epochs >= epoch_limit(learner.settings):
-        stop_at_limit(learner, learner.frozen)
+        stop_at_limit(learner)
         return
     if not learner.visits or learner.complete:
         learner.progress.count_full_epoch()

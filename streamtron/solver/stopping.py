@@ -7,7 +7,6 @@ import math
 from streamtron.core.config import epoch_limit
 from streamtron.solver.learner import Learner, choose_visits, end_stage
 from streamtron.solver.memory import ROUNDING_GAP
-from streamtron.solver.scan import Frozen
 
 MARGIN_OF_TOLERANCE = 0.95
 """All rows in memory are solved to this part of the tolerance: rounding then does not lift the
@@ -54,9 +53,9 @@ def promises_tolerance(learner: Learner) -> bool:
     return gap * gap / best.gap_before <= PROMISED * learner.settings.tolerance
 
 
-def stop_at_limit(learner: Learner, frozen: Frozen | None) -> None:
+def stop_at_limit(learner: Learner) -> None:
     """End the run at the epoch limit, after one more reading if this one proved nothing."""
-    if frozen is None:
+    if learner.frozen is None:
         choose_visits(learner, False)
     else:
         end_stage(learner, "epoch limit", f"the limit of {learner.settings.max_epochs} full epochs")
