@@ -136,7 +136,7 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     history = [_made(ReadingBounds, reading) for reading in saved["progress"]["history"]]
     lists = {"reports": reports, "history": history}
     progress = _made(Progress, {**saved["progress"], **lists})
-    if not (running.finite and best.finite):
+    if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
         raise ValueError("weights that are no numbers")
     frozen = expansion = None
     if scan is not None:

@@ -33,7 +33,7 @@ from streamtron.solver.learner import (
 from streamtron.solver.memory import ROUNDING_GAP, Memory
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
-from streamtron.solver.row_store import NarrowRows, fitting
+from streamtron.solver.row_store import fitting
 from streamtron.solver.scan import alphas_of_slopes, margins_at
 from streamtron.solver.targets import Targets
 
@@ -179,7 +179,7 @@ def minimise_held(
 ) -> Rounds[tuple[NDArray[np.float64], int]]:
     """Minimise P of the rows that this process holds and the quadratic, on its columns."""
     subset, ratio = outside.subset, learner.settings.ratio
-    held = NarrowRows.of(learner.active, subset) if outside.fixed else learner.active
+    held = subset.narrow(learner.active) if outside.fixed else learner.active
     loss = HeldLoss(learner.loss, held, learner.augmentation)
     start, none = outside.v[subset.places], np.zeros(len(subset.places))
     objective: HeldObjective | HeldPenalised

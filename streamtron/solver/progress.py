@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.text import BOUNDS
 from streamtron.solver.scan import Frozen
@@ -285,8 +284,3 @@ class BestWeights:
     def augmented(self) -> Vector:
         """(w, w_bias), shape (columns + 1,)."""
         return np.append(self.w, self.bias)
-
-    @property
-    def finite(self) -> bool:
-        """Whether all weights are finite."""
-        return math.isfinite(kernels.square_sum(self.w) + self.bias * self.bias)

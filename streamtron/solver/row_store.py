@@ -15,9 +15,6 @@ GROWTH = 8
 """What room for nonzeros is multiplied by, within the budget: memory costs nothing before it is
 written to, and that of a large array comes in large pages (``benchmarks/certified.py``)."""
 
-AT_A_TIME = 1 << 22
-"""Nonzeros whose columns are numbered anew at a time: numpy copies them at 8 bytes."""
-
 
 class ActiveSet:
     """Rows kept in memory with their targets, in the order they came. ``budget`` : bytes."""
@@ -147,22 +144,17 @@ class ColumnSubset:
         wide[self.places] = v
         return wide
 
-    def renumber(self, rows: Rows) -> Rows:
-        """Return rows with these columns' new numbers, without any others that they have."""
-        numbers = np.full(self.width, len(self.columns), dtype=np.uint32)
+    def narrow(self, held: HeldRows) -> NarrowRows:
+        """Return rows in memory with these columns' new numbers, without any others."""
+        rows, numbers = held.rows, np.full(self.width, len(self.columns), dtype=np.uint32)
         numbers[self.columns] = np.arange(len(self.columns), dtype=np.uint32)
-        first, last = rows.indptr[0], rows.indptr[-1]
-        indices, values = np.empty(last - first, dtype=np.uint32), rows.values
-        if not rows.by_row:
-            values = values[first:last]
-        for start in range(0, len(indices), AT_A_TIME):
-            stretch = slice(start, start + AT_A_TIME)
-            indices[stretch] = numbers[rows.indices[first:last][stretch]]
-        inside, indptr = indices < len(self.columns), rows.indptr - first
+        indptr, values, indices = rows.indptr, rows.values, np.empty_like(rows.indices)
+        kernels.renumber(rows.indices, numbers, indices)
+        inside = indices < len(self.columns)
         if not inside.all():
             indptr = np.append(0, np.cumsum(inside))[indptr]
             indices, values = indices[inside], values if rows.by_row else values[inside]
-        return make_rows(indptr, indices, values, rows.first)
+        return NarrowRows(make_rows(indptr, indices, values, rows.first), held.targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +163,6 @@ class NarrowRows:
 
     rows: Rows
     targets: Targets
-
-    @classmethod
-    def of(cls, held: HeldRows, subset: ColumnSubset) -> NarrowRows:
-        """Return the same rows on some columns."""
-        return cls(subset.renumber(held.rows), held.targets)
 
     def __len__(self) -> int:
         return len(self.targets.signs)

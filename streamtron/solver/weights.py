@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -65,11 +64,6 @@ class WeightState:
     def objective(self) -> float:
         """D: an estimate, for updates round."""
         return self.gains - 0.5 * self.sq_norm
-
-    @property
-    def finite(self) -> bool:
-        """Whether all weights are finite."""
-        return math.isfinite(kernels.square_sum(self.w) + self.sq_norm)
 
     @property
     def augmented(self) -> Vector:
