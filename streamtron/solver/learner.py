@@ -85,6 +85,11 @@ class Learner:
         return self.best.certificate
 
     @property
+    def gap(self) -> float:
+        """The relative duality gap that is proven; 1 before the first scan."""
+        return 1.0 if self.certificate is None else self.certificate.relative_duality_gap
+
+    @property
     def loss(self) -> Loss:
         """The loss; in place of the hinge one that is smooth."""
         return solved(loss_of(self.settings))

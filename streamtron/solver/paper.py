@@ -27,7 +27,7 @@ from streamtron.core.config import Settings, epoch_limit, mini_epoch_limit
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.text import format_size
-from streamtron.solver import order
+from streamtron.solver import order, passes
 from streamtron.solver.learner import (
     Learner,
     certify,
@@ -45,7 +45,7 @@ from streamtron.solver.stopping import stop_at_limit
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.targets import Targets
 from streamtron.solver.train import OnePart
-from streamtron.solver.weights import WeightState, visit_by
+from streamtron.solver.weights import WeightState
 
 FIRST_B = 5.0
 """b/R² of a stage at ε = 1, and b/R^(1+ε) where ε is larger, for which the paper has no rule."""
@@ -204,7 +204,9 @@ def visit(
     change in place, and ``moved`` becomes 1 where they do."""
     stage, running, extension = _stage(learner), learner.running, _extension(targets)
     how = learner.augmentation, stage["b"], stage["epsilon"], stage["variant"] == "length"
-    visit_by(kernels.add_mistakes, running, rows, positions, targets, extension, how, counts, moved)
+    for some in passes.visits(rows, positions):
+        state = targets.squares, counts, running.w, running.scalars, moved
+        running.updates += kernels.add_mistakes(rows, some, targets.signs, extension, *how, *state)
 
 
 def _extension(targets: Targets) -> NDArray[np.float64]:
@@ -298,9 +300,8 @@ def _begin_stage(learner: Learner) -> None:
 def _conclude(learner: Learner, *, converged: bool) -> None:
     """End the run or the stage if the certificate just made allows it; ``converged`` : the scan has
     found no row to add."""
-    progress, settings, certificate = learner.progress, learner.settings, learner.certificate
-    assert certificate is not None
-    if settings.tolerance > 0.0 and certificate.relative_duality_gap <= settings.tolerance:
+    progress, settings = learner.progress, learner.settings
+    if settings.tolerance > 0.0 and learner.gap <= settings.tolerance:
         end_stage(learner, "certified", "the certificate meets the tolerance")
         return
     last = len(progress.reports) == len(settings.paper)

@@ -25,15 +25,17 @@ otherwise it leaves about a quarter (``benchmarks/certified.py --active-set 10%`
 
 def conclude(learner: Learner) -> None:
     """End the run if the certificate just made allows it."""
-    settings, best = learner.settings, learner.best
-    assert best.certificate is not None
-    gap = best.certificate.relative_duality_gap
+    settings, best, gap = learner.settings, learner.best, learner.gap
     small, falling = STALLED
+    # what rounding leaves of the mean of labels that are numbers: where all are alike, P* is 0
+    residual = ROUNDING_GAP * learner.targets.center if settings.regression else 0.0
+    least = 0.5 * learner.facts.rows * residual**2 * settings.price
+    assert best.certificate is not None
     if settings.tolerance > 0.0 and gap <= settings.tolerance:
         end_stage(learner, "certified", "the certificate meets the tolerance")
     elif gap <= ROUNDING_GAP or (gap < small and gap > falling * best.gap_before):
         end_stage(learner, "converged", "the gap is at the level of rounding")
-    elif _fits_but_for_rounding(learner):
+    elif best.certificate.primal <= least:
         end_stage(learner, "converged", "the loss that is left is rounding")
 
 
@@ -44,13 +46,10 @@ PROMISED = 0.5
 def promises_tolerance(learner: Learner) -> bool:
     """Whether the gap is expected to meet the tolerance: the reading that was certified last has
     been followed by another, which is expected to lower the gap by as much as the one before it."""
-    best = learner.best
-    if learner.settings.parts is not None:
+    gap, before = learner.gap, learner.best.gap_before
+    if learner.settings.parts is not None or not 0.0 < before < math.inf:
         return False  # parts train beside every scan
-    if best.certificate is None or not math.isfinite(best.gap_before) or not best.gap_before:
-        return False
-    gap = best.certificate.relative_duality_gap
-    return gap * gap / best.gap_before <= PROMISED * learner.settings.tolerance
+    return gap * gap / before <= PROMISED * learner.settings.tolerance
 
 
 def stop_at_limit(learner: Learner) -> None:
@@ -63,24 +62,15 @@ def stop_at_limit(learner: Learner) -> None:
 
 def reopen(learner: Learner) -> bool:
     """Whether a finished learner has more to do by its settings now: smaller tol, more epochs."""
-    progress, settings, certificate = learner.progress, learner.settings, learner.certificate
-    if progress.finished is None or certificate is None:
+    progress, settings = learner.progress, learner.settings
+    if progress.finished is None or learner.certificate is None:
         return False
-    reached = certificate.relative_duality_gap <= settings.tolerance
+    reached = learner.gap <= settings.tolerance
     if progress.finished == "epoch limit" and reached and settings.tolerance > 0.0:
         progress.finish("certified")
     if progress.finished == "epoch limit":
         return progress.full_epochs < epoch_limit(settings)
     return progress.finished == "certified" and not reached
-
-
-def _fits_but_for_rounding(learner: Learner) -> bool:
-    """Whether what is left of labels that are numbers is what rounding leaves of their mean: where
-    all are alike no gap can be proven, for P* is 0."""
-    certificate, facts, settings = learner.certificate, learner.facts, learner.settings
-    residual = ROUNDING_GAP * learner.targets.center
-    least = 0.5 * facts.rows * residual**2 * settings.price if settings.regression else 0.0
-    return certificate is not None and certificate.primal <= least
 
 
 def worthwhile_gap(learner: Learner) -> float:
@@ -91,7 +81,7 @@ def worthwhile_gap(learner: Learner) -> float:
     if learner.complete:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
     target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)
-    left = 1.0 if learner.certificate is None else learner.certificate.relative_duality_gap
     if learner.in_buffers:
-        return max(0.1 * target, (SOLVED_OF_NUMBERS if learner.loss.numbers else SOLVED) * left)
-    return max(target, (0.1 if learner.has_margins else 0.01) * left)
+        solved = SOLVED_OF_NUMBERS if learner.loss.numbers else SOLVED
+        return max(0.1 * target, solved * learner.gap)
+    return max(target, (0.1 if learner.has_margins else 0.01) * learner.gap)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,23 +108,7 @@ def visit(
 ) -> None:
     """Visit rows in the order of ``positions`` by dual coordinate ascent: the running weights and
     ``alphas`` (of ``rows``) change in place, and ``moved`` becomes 1 where they do."""
-    how = rho, loss.sharp, targets.t
-    visit_by(kernels.visit, running, rows, positions, targets, targets.costs, how, alphas, moved)
-
-
-def visit_by(
-    kernel: kernels.Kernel,
-    running: WeightState,
-    rows: Rows,
-    positions: NDArray[np.int64],
-    targets: Targets,
-    costs: NDArray[np.float64],
-    how: Sequence[Any],
-    alphas: NDArray[np.float32],
-    moved: NDArray[np.uint8],
-) -> None:
-    """Visit rows by a kernel, see ``visit``; ``costs`` : C_k, or Δ_k²; ``how`` : its arguments
-    between those of the rows and those that change."""
-    state = targets.squares, alphas, running.w, running.scalars, moved
+    given = targets.signs, targets.costs, rho, loss.sharp, targets.t, targets.squares
     for some in passes.visits(rows, positions):
-        running.updates += kernel(rows, some, targets.signs, costs, *how, *state)
+        state = alphas, running.w, running.scalars, moved
+        running.updates += kernels.visit(rows, some, *given, *state)
