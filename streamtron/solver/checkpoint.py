@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.certificate import Certificate
-from streamtron.core.errors import FileDamaged
+from streamtron.core.errors import FileDamaged, InternalError
 from streamtron.core.rows import Label
 from streamtron.core.sealed import Streamed
 from streamtron.solver.alphas import Alphas
@@ -25,6 +25,9 @@ from streamtron.solver.progress import BestWeights, Progress, ReadingBounds, Sta
 
 OWN = ("augmentation", "memory", "visits", "shuffles", "unsummed", "elsewhere")
 """Fields of a learner that are plain values."""
+
+NO_STATE = (LookupError, TypeError, ValueError, AttributeError, StopIteration, InternalError)
+"""What content that is no state raises; the last one, bounds that exclude each other."""
 
 Arrays = dict[str, Any]
 
@@ -77,7 +80,7 @@ class State:
                 _restore(make(encoded["positive"]), _decoded(encoded, self.arrays))
                 for encoded in self.content["learners"]
             ]
-        except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        except NO_STATE as error:
             raise FileDamaged(
                 f"a checkpoint that is whole, but no state of a run ({error!r}). "
                 "Begin anew with --overwrite."

@@ -254,6 +254,9 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
     "an unknown array": lambda fields, arrays: fields["best"].update(w={"array": "x"}),
     "short weights": lambda fields, arrays: arrays.update(dict.fromkeys(arrays, np.zeros(1))),
     "no array": lambda fields, arrays: fields["running"].update(w=3),
+    "bounds that exclude each other": lambda fields, arrays: fields["best"].update(
+        certificate={**fields["best"]["certificate"], "dual": 1e300}
+    ),
     "narrower data": lambda fields, arrays: arrays.update(
         {name: array[:9] for name, array in arrays.items() if array.dtype == np.float64}
     ),
