@@ -18,7 +18,7 @@ from streamtron.core.files import writing_to
 from streamtron.core.sealed import Streamed, read_sealed, write_sealed
 
 IN_MEMORY = 1 << 24
-"""Rows at most whose α a learner keeps in memory, 67 MB; those of more are in a file, of which the
+"""Rows at most whose α a learner keeps in memory, 67 MB; the α of more are in a file, of which the
 system keeps in memory what has room."""
 
 SCRATCH = os.environ.get("TMPDIR") or "/var/tmp"
@@ -85,7 +85,7 @@ class Alphas:
         self._values[:] = 0.0
 
     def change(self, change: Callable[[NDArray[np.float32]], NDArray[Any]]) -> None:
-        """Have a function change every α, of which it gets some at a time."""
+        """Have a function change every α, some at a time."""
         for start in range(0, len(self._values), PIECE):
             piece = self._values[start : start + PIECE]
             piece[:] = change(piece)
@@ -176,8 +176,8 @@ FORMAT_VERSION = 6
 
 
 def saved_at(path: str, number: int | None, scans: int) -> str:
-    """Return the file of a part's state after so many scans; ``number`` : of the class, if there is
-    a learner for each."""
+    """Return the file of a part's state after ``scans`` scans; ``number`` : of the class, where
+    each has a learner."""
     return f"{path}{'' if number is None else f'.class-{number:04d}'}.scan-{scans:04d}"
 
 
@@ -219,7 +219,7 @@ class SavedAlphas(Alphas):
 
 
 def split(pieces: Pieces, rows: Sequence[int]) -> Iterator[Alphas]:
-    """Yield the α of so many rows each, one after the other, numbered from 0 in each.
+    """Yield the α of each group of rows, numbered from 0; ``rows`` : how many each has.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The state of a run after a reading, as JSON and arrays: of every learner what is listed here.
+"""The state of a run after a reading, as JSON and arrays: some fields of every learner.
 
 Restored are new learners, whose fields are set: nothing in a file is executed."""
 
@@ -48,7 +48,7 @@ class State:
     ) -> State:
         """Take the state of learners, those of one class in the order of the candidates. Their
         arrays are not copied: it holds until they continue. ``group`` : the first learner and the
-        one behind the last of those that train now; None = all train together."""
+        one behind the last that train now; None = all train together."""
         encoder = _Encoder()
         encoded = [encoder.encode(_fields_of(learner)) for learner in learners]
         return cls(reading, {"learners": encoded, "group": group}, encoder.arrays)

@@ -197,7 +197,7 @@ def begin_quadratic(learner: Learner, outside: Outside) -> None:
 
 
 def end_quadratic(learner: Learner, expansion: Expansion | None = None) -> None:
-    """Give up the quadratic of rows outside memory; ``expansion`` : where that was expanded whose
+    """Give up the quadratic of rows outside memory; ``expansion`` : the place of the one whose
     solution the next scan certifies."""
     learner.outside, learner.expansion = None, expansion
 
@@ -214,7 +214,7 @@ def hold_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
 
 
 def release_rows(learner: Learner) -> None:
-    """Hold no rows any more. If training continues, the next reading keeps those that matter."""
+    """Hold no rows any more. If training continues, the next reading keeps the rows that matter."""
     learner.active = ActiveSet(learner.settings.active_set_bytes)
     if learner.complete:
         learner.memory = Memory.WORKING_SET
@@ -269,8 +269,8 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
 
 
 def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
-    """Number the columns of a finished learner anew, of which there are so many now. ``places`` :
-    of each column its new number; −1: no row has it any more."""
+    """Number the columns of a finished learner anew. ``places`` : of each column its new number;
+    −1: no row has it any more. ``columns`` : how many there are now."""
     kept = np.flatnonzero(places >= 0)
 
     def numbered(w: Vector) -> Vector:

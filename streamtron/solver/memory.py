@@ -18,7 +18,7 @@ class Memory(StrEnum):
     ALL_ROWS = "all rows"
     """Every row of the data: they are solved, then scanned."""
     WORKING_SET = "working set"
-    """The rows with α ≠ 0 and those up to the margin, all of which fit."""
+    """The rows with α ≠ 0 and the rows up to the margin, which all fit."""
     BUFFERS = "buffers"
     """A part of the working set at a time: each buffer is solved when memory is full."""
     FEW_COLUMNS = "few columns"

@@ -3,13 +3,13 @@
 A row whose y_k·a is at most the threshold b t^(1−ε) (``steps``) or b ‖a‖^(1−ε) (``length``) is
 added to a; its count c_k grows by 1. A stage, one ε, begins at a = 0. Each full epoch renews the
 active set, over which up to N_ep mini-epochs follow; a full epoch that finds no row to add ends the
-stage. With ``faithful`` every full epoch adds rows and holds those that it has added, rows come in
-the order of the files, and b is the paper's. Else a full epoch after the first only collects the
-rows to add, at fixed weights, so that each is certified; one that adds rows comes between two of
-these where memory does not take all of them.
+stage. With ``faithful`` every full epoch adds rows and holds the ones that it has added, rows come
+in the order of the files, and b is the paper's. Else a full epoch after the first only collects the
+rows to add, at fixed weights, so that each is certified; where memory does not take all rows to
+add, every second one adds rows.
 
 The weights a t/‖a‖² are certified by a scan like any others, with α_k = c_k t/‖a‖². Only
-``runs.learners`` calls this.
+``runs.learners`` and ``sweeps.two_stage`` call this module.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def alphas_of(running: WeightState, counts: NDArray[np.float32]) -> NDArray[np.f
 
 
 def _counts_of(running: WeightState, alphas: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the c_k of which α_k were made."""
+    """Return the c_k that have made α_k."""
     return np.rint(alphas.astype(np.float64) / scale_of(running))
 
 
@@ -279,7 +279,7 @@ def choose_b(
 
 
 def _begin_stage(learner: Learner) -> None:
-    """Begin the next stage at a = 0, with b from what is known."""
+    """Begin the next stage at a = 0, and choose its b."""
     settings, reports, radius = learner.settings, learner.progress.reports, learner.radius
     number, sq_radius = len(reports), learner.targets.sq_radius(learner.facts)
     epsilon, upper = settings.paper[number], upper_bound(learner.running)

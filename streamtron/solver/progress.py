@@ -152,7 +152,7 @@ class Progress:
         self.finished = reason
 
     def end_stage(self, stop_reason: str, updates: int, certificate: Certificate | None) -> None:
-        """Close the report of the current stage, after so many updates of all stages."""
+        """Close the report of the current stage; ``updates`` : of all stages."""
         *earlier, report = self.reports
         report.stop_reason = stop_reason
         report.updates = updates - sum(stage.updates for stage in earlier)
@@ -234,8 +234,8 @@ class BestWeights:
     run has ended: its rows may change then"""
 
     def take(self, frozen: Frozen) -> None:
-        """Keep the weights of a complete scan if their P is the least so far, and what is proven of
-        the best, and of columns that weigh 0 at the optimum."""
+        """Keep the weights of a complete scan if their P is the least so far; keep its proof, and
+        the columns that it proves to weigh 0 at the optimum."""
         known, proof = self.certificate, frozen.certificate()
         self.gap_before = math.inf if known is None else known.relative_duality_gap
         if known is None or proof.primal <= known.primal:
@@ -272,12 +272,12 @@ class BestWeights:
         return candidate
 
     def discard(self) -> None:
-        """Set the weights to 0, of which nothing is proven."""
+        """Set the weights to 0, and forget the proof."""
         self.w, self.bias = np.zeros(len(self.w)), 0.0
         self.forget_proof()
 
     def forget_proof(self) -> None:
-        """Forget what is proven: the rows, or the weights, are no longer those."""
+        """Forget the proof: it is of other rows, or of other weights."""
         self.certificate, self.gap_before = None, math.inf
 
     @property

@@ -109,7 +109,7 @@ class ActiveSet:
         self._rows = size
 
     def _reserve(self, rows: int, nonzeros: int) -> None:
-        """Have room for so many rows and nonzeros."""
+        """Have room for more rows and nonzeros."""
         indptr, indices, values, first = self._held
         if rows >= len(indptr):
             room = max(rows, 2 * (len(indptr) - 1))
@@ -135,7 +135,7 @@ class ColumnSubset:
         return np.append(self.columns, self.width)
 
     def find(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places among these of those that are in ``columns``."""
+        """Return the places of these columns that are in ``columns``."""
         return np.flatnonzero(np.isin(self.columns, columns))
 
     def widen(self, v: NDArray[np.float64]) -> NDArray[np.float64]:

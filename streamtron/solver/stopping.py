@@ -13,10 +13,10 @@ MARGIN_OF_TOLERANCE = 0.95
 certified gap above it."""
 
 SOLVED = 0.003
-"""A block is solved to no less than this part of the last certified gap (``certified.py``)."""
+"""A buffer is solved to no less than this part of the last certified gap (``certified.py``)."""
 
 SOLVED_OF_NUMBERS = 0.03
-"""The same where labels are numbers, of which a block has more rows that matter."""
+"""The same where labels are numbers: there more rows of a buffer matter."""
 
 STALLED = (1e-6, 0.9)
 """Below a gap of 1e-6, a scan that leaves more than 0.9 of the gap before it has met rounding:
@@ -77,7 +77,7 @@ def worthwhile_gap(learner: Learner) -> float:
     """The relative duality gap to which the rows in memory are worth solving: nearly the tolerance
     if they are all rows; half of it, or a tenth of the last certified gap (a hundredth if the loss
     is not quadratic), if all others have α = 0; a twentieth of it, or SOLVED times the last gap,
-    if they are a block."""
+    if they are a buffer."""
     if learner.complete:
         return max(MARGIN_OF_TOLERANCE * learner.settings.tolerance, ROUNDING_GAP)
     target = max(0.5 * learner.settings.tolerance, ROUNDING_GAP)

@@ -141,7 +141,7 @@ class TargetRule:
     rho: float = 1.0
 
     def sq_radius(self, facts: Facts) -> float:
-        """Return a bound on R² = max (‖x_k‖² + ρ² + Δ_k²), from what is known of all rows."""
+        """Return a bound on R² = max (‖x_k‖² + ρ² + Δ_k²), from the facts of all rows."""
         weights = [(self.class_weights or {}).get(label, 1.0) for label in self.labels]
         present = [weight for weight in weights if weight > 0.0] or [1.0]
         least = facts.least_weight * min(present) or 1.0
@@ -171,7 +171,7 @@ class TargetRule:
     def _check_prices(
         self, chunk: Chunk, weights: NDArray[np.float64], costs: NDArray[np.float64]
     ) -> None:
-        """Refuse rows whose weight makes C_k overflow what is computed with it."""
+        """Refuse rows whose weight makes C_k too large or too small to compute with."""
         least, most = PRICES
         out = np.flatnonzero((weights != 0.0) & ~((costs >= least) & (costs <= most)))
         if len(out) and self.price < math.inf:
