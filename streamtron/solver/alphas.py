@@ -46,8 +46,8 @@ class Alphas:
     [2.0, 0.0, 0.5]
     """
 
-    def __init__(self, rows: int = 0) -> None:
-        self._values = _zeros(rows)
+    def __init__(self) -> None:
+        self._values = np.zeros(0, dtype=np.float32)
 
     def _reach(self, rows: int) -> None:
         """Have room for rows 0 … ``rows`` − 1."""
@@ -79,10 +79,6 @@ class Alphas:
         for first, last in ranges:
             self._values[first:last] = values[done : done + last - first]
             done += last - first
-
-    def clear(self) -> None:
-        """All α are 0."""
-        self._values[:] = 0.0
 
     def change(self, change: Callable[[NDArray[np.float32]], NDArray[Any]]) -> None:
         """Have a function change every α, some at a time."""

@@ -28,6 +28,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Chunk, Rows
 from streamtron.core.text import format_size
 from streamtron.solver import order, passes
+from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import (
     Learner,
     certify,
@@ -35,6 +36,7 @@ from streamtron.solver.learner import (
     end_stage,
     enter,
     freeze,
+    leave_alphas,
     leave_scan,
     start_reading,
 )
@@ -290,7 +292,7 @@ def _begin_stage(learner: Learner) -> None:
     else:
         b = settings.b[number] * b_scale(epsilon, settings, sq_radius)
     learner.running.restart()
-    learner.alphas.clear()
+    leave_alphas(learner, Alphas())
     exponent = 1.0 + epsilon if settings.variant == "length" else 2.0
     relative = b / radius**exponent if radius else None
     of_b = {"epsilon": epsilon, "variant": settings.variant, "b": b, "b_relative": relative}
