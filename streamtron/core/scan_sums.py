@@ -116,11 +116,6 @@ class ScanSums:
         return self.free * bias if self.loss.numbers else 0.0
 
     @property
-    def support(self) -> int:
-        """Return the number of rows with α_k ≠ 0."""
-        return int(self.totals[kernels.SUPPORT])
-
-    @property
     def dual_bias(self) -> float:
         """Return Σ α_k l_k ρ."""
         return self.sum_at(kernels.DUAL_BIAS)

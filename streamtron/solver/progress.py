@@ -140,11 +140,9 @@ class Progress:
             lower, upper, gap = (plain[name] for name in BOUNDS)
         steps = sum(report.newton_steps for report in self.reports)
         steps -= sum(reading.newton_steps for reading in self.history)
-        proven, seconds = certificate is not None, self.read_clock()
+        bounds, proven = (lower, upper, gap), certificate is not None
         self.history.append(
-            ReadingBounds(
-                self.readings, lower, upper, gap, proven, seconds, active_rows, max(0, steps)
-            )
+            ReadingBounds(self.readings, *bounds, proven, self.read_clock(), active_rows, steps)
         )
 
     def finish(self, reason: str | None) -> None:
