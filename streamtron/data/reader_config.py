@@ -117,15 +117,8 @@ class ReaderConfig:
         plain["vocabulary"] = getattr(self.names, "names", None)
         if self.transformer is not None:
             plain["transformer"] = self.transformer.to_contract()
-        if self.null_labels == "refused":
-            del plain["null_labels"]
-        if self.null_values is None:
-            del plain["null_values"]
-        if self.share == ALL:
-            del plain["share"]
-        if not self.numbers:
-            del plain["numbers"]
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in plain.items()}
+        said = {name: x for name, x in plain.items() if name not in _UNSAID or x != _UNSAID[name]}
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in said.items()}
 
     @classmethod
     def from_contract(
@@ -133,22 +126,21 @@ class ReaderConfig:
     ) -> ReaderConfig:
         """Make the reading of a contract; what is absent there has its default. ``packed`` : the
         bytes of its transformer."""
-        values: dict[str, Any] = {}
-        fields: dict[str, Any] = {}
+        values: dict[str, Any] = {"hash_seed": 0, "asked": True}
         for name in filter(contract.__contains__, _CONTRACT):
-            value, (field_, is_valid) = contract[name], _CONTRACT[name]
-            if not is_valid(value):
+            value = contract[name]
+            if not _CONTRACT[name][1](value):
                 entry = f"{name} = {value!r:.60}"
                 raise DataError(f"the model's reader contract has {entry}. Fit again.")
             values[name] = tuple(value) if isinstance(value, list) else value
-            if field_ is not None:
-                fields[field_] = values[name]
+        known = ((field, name) for name, (field, _) in _CONTRACT.items() if field)
+        fields = {field: values[name] for field, name in known if name in values}
         if (layout := values.get("layout")) is not None:
-            fields["settled"] = Settled(layout, values.get("asked", True), "the model")
+            fields["settled"] = Settled(layout, values["asked"], "the model")
         if values.get("vocabulary") is not None:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
-            fields["names"] = Hashing(values["hash_bits"], values.get("hash_seed", 0))
+            fields["names"] = Hashing(values["hash_bits"], values["hash_seed"])
         if values.get("transformer") is not None:
             from streamtron.data.transform import Transformer
 
@@ -201,3 +193,6 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
 }
 """Name in the contract (and of the setting, where there is one) → field, if it has one of its own,
 and whether a value is valid: a model may come from anywhere."""
+
+_UNSAID = {"null_labels": "refused", "null_values": None, "share": ALL, "numbers": False}
+"""What a contract does not say."""

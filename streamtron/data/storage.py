@@ -1,10 +1,10 @@
 """Read files by path or URI: local files, and objects in stores.
 
-A URI is ``scheme://root/key?options``. ``file`` is a local path; ``pyarrow.fs`` opens what it
-knows, such as ``s3``, ``gs``, ``abfs`` and ``hdfs``, and fsspec the rest. Endpoint and credentials
-come from the environment variables of the store's own tools or, without secrets, from the options
-of ``pyarrow.fs`` (``?endpoint_override=…&scheme=http&region=…``). A key is written as in any URI:
-``%20`` is a space. Retries are the library's own.
+A URI is ``scheme://root/key?options``. ``file`` is a local path; ``pyarrow.fs`` opens ``s3``,
+``abfs`` and ``hdfs``, and fsspec the rest. Endpoint and credentials come from the environment
+variables of the store's own tools or, without secrets, from the options of ``pyarrow.fs``
+(``?endpoint_override=…&scheme=http&region=…``). A key is written as in any URI: ``%20`` is a space.
+Retries are the library's own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from io import FileIO
+from textwrap import shorten
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -33,13 +34,9 @@ RANGE_BYTES = 1 << 22
 """Bytes asked of a store in one request: an answer takes some 30 ms, however short it is."""
 REQUESTS = 4
 """Requests under way at once: one connection rarely gives what the network can."""
-GOOGLE_PATIENCE = 30
-"""Seconds that a request to Google's store is retried. Arrow's default is 15 minutes, also where no
-token can be had; ``retry_limit_seconds`` in a URI sets another limit."""
-
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(\?.*)?", re.DOTALL)
 _SECRET = re.compile(r"[?&]([^=&]*(?:secret|password|token|key|sig)[^=&]*)=", re.IGNORECASE)
-_GOOGLE = ("gs:", "gcs:")
+_BY_PYARROW = ("s3", "abfs", "abfss", "hdfs", "viewfs")
 
 
 class Stamp(NamedTuple):
@@ -139,15 +136,12 @@ def place(uri: str) -> Place:
 @lru_cache
 def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
     """Connect to the file system of a root; return it with its path of the root."""
-    if not root.partition("://")[2] and root.startswith(("s3:", *_GOOGLE)):
-        raise ValueError("no bucket")
-    if root.startswith(_GOOGLE) and "retry_limit_seconds=" not in options:
-        options += f"{'&' if options else '?'}retry_limit_seconds={GOOGLE_PATIENCE}"
-    try:
+    scheme, _, authority = root.partition("://")
+    if scheme in _BY_PYARROW:
+        if not authority:
+            raise ValueError("no bucket")
         filesystem, base = fs.FileSystem.from_uri(root + options)
-    except pa.ArrowInvalid as error:
-        if not str(error).startswith("Unrecognized filesystem"):
-            raise
+    else:
         import fsspec
 
         opened, base = fsspec.url_to_fs(root)
@@ -201,14 +195,14 @@ def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
 
 def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
     """Read a file from its start, at most ``size`` bytes at a time; ``name``: see ``stamp``."""
-    if is_uri(path):
-        for block in _stored(place(path), size):
-            raise_if_cancelled()
-            yield block
-        return
+    for block in _stored(place(path), size) if is_uri(path) else _local(path, name, size):
+        raise_if_cancelled()
+        yield block
+
+
+def _local(path: str, name: str, size: int) -> Iterator[bytes]:
     with reading_from(name), FileIO(path) as file:
         while block := file.read(size):
-            raise_if_cancelled()
             yield block
 
 
@@ -248,31 +242,21 @@ class _Guarded:
 
 
 def _stored(target: Place, size: int) -> Iterator[bytes]:
-    """Read a store's file in parts of RANGE_BYTES, in order, REQUESTS of them at once.
-
-    Google's files are read by one request: those for random access hold Python's lock until their
-    first byte arrives: while the store does not answer, no thread runs and no signal is handled.
-    """
-    streamed = target.root.startswith(_GOOGLE)
+    """Read a store's file in parts of RANGE_BYTES, in order, REQUESTS of them at once."""
     with store_errors(target.uri):
-        if streamed:
-            length = target.filesystem.get_file_info(target.path).size or 0
-            file = target.filesystem.open_input_stream(target.path, compression=None)
-        else:
-            file = target.filesystem.open_input_file(target.path)
-            length = file.size()
-    step, threads = (READ_BYTES, 1) if streamed else (RANGE_BYTES, REQUESTS)
+        file = target.filesystem.open_input_file(target.path)
+        length = file.size()
 
     def part(start: int) -> bytes:
-        count = min(step, length - start)
+        count = min(RANGE_BYTES, length - start)
         with store_errors(target.uri):
-            data: bytes = file.read(count) if streamed else file.read_at(count, start)
+            data: bytes = file.read_at(count, start)
         if len(data) != count:
             raise MachineError(f"{target.uri}: cannot be read (it ends early). Run again.")
         return data
 
     with file:
-        for data in in_order(part, range(0, length, step), threads):
+        for data in in_order(part, range(0, length, RANGE_BYTES), REQUESTS):
             yield from (data[start : start + size] for start in range(0, len(data), size))
 
 
@@ -310,5 +294,4 @@ def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return "it is not there"
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    line = " ".join(lines[0].split()).rstrip(".")
-    return line if len(line) <= 200 else f"{line[:200]}…"
+    return shorten(lines[0], 200, placeholder="…").rstrip(".")

@@ -203,6 +203,8 @@ def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
     kinds."""
     import pyarrow as pa
 
+    from streamtron.data.formats.layouts import without_views
+
     arrays = []
     for name, values in columns.items():
         values = values.to_arrow() if hasattr(values, "to_arrow") else values
@@ -213,7 +215,7 @@ def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
             arrays.append(values if is_array else pa.array(values, from_pandas=True))
         except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
             raise DataError(f"X: {name!r} ({error}): expected values of one kind.") from error
-    return pa.RecordBatch.from_arrays(arrays, [*columns])
+    return without_views(pa.RecordBatch.from_arrays(arrays, [*columns]))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:

@@ -1,8 +1,6 @@
-"""Shards in object stores: real servers of S3's and Google's protocols on loopback, and whatever
-fsspec opens."""
+"""Shards in object stores: a server of S3's protocol on loopback, and whatever fsspec opens."""
 
 import gzip
-import importlib.util
 import io
 import json
 import os
@@ -16,7 +14,6 @@ import threading
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,11 +67,9 @@ class Server:
     still: all that is written is written within a second. ``SILENT`` is a method of requests that
     it never answers."""
 
-    code = SERVE_S3
-
     def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", self.code, "-H", "127.0.0.1", "-p", "0"],
+            [sys.executable, "-c", SERVE_S3, "-H", "127.0.0.1", "-p", "0"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -130,48 +125,6 @@ class Server:
         self._listener.join()
 
 
-SERVE_GOOGLE = """
-import os, threading
-from http import server
-from gcp_storage_emulator.server import RequestHandler, create_server
-
-answer = RequestHandler.do_GET
-
-def answer_or_stall(self):
-    if "SILENT" in os.environ and "alt=media" in self.path:
-        print("reached", flush=True)
-        threading.Event().wait()
-    answer(self)
-
-RequestHandler.do_GET = answer_or_stall
-
-class Announced(server.ThreadingHTTPServer):
-    def server_activate(self):
-        super().server_activate()
-        print(f"http://127.0.0.1:{self.server_port}", flush=True)
-
-server.HTTPServer = Announced
-create_server("127.0.0.1", 0, in_memory=True, default_bucket="data").run()
-"""
-
-
-class Emulator(Server):
-    """The server of Google's protocol, with the bucket ``data``; with ``SILENT`` it never answers
-    requests for the contents of an object."""
-
-    code = SERVE_GOOGLE
-
-    def uri(self, path: str) -> str:
-        """With all that this server's user has to say."""
-        host = self.url.removeprefix("http://")
-        options = f"endpoint_override={host}&scheme=http&retry_limit_seconds=2"
-        return f"gs://anonymous@{path}?{options}"
-
-    def upload(self, path: str, data: bytes) -> None:
-        words = f"uploadType=media&name={quote(path.removeprefix('data/'), safe='')}"
-        self.put(f"upload/storage/v1/b/data/o?{words}", data, "POST")
-
-
 class Memory:
     """A file system that fsspec opens."""
 
@@ -224,32 +177,16 @@ def server():
         yield there
 
 
-@pytest.fixture(scope="module")
-def emulator():
-    with Emulator() as there:
-        yield there
-
-
 @pytest.fixture
 def s3(server, monkeypatch):
     return bucket_of(server, monkeypatch)
 
 
-needs_emulator = pytest.mark.skipif(
-    importlib.util.find_spec("gcp_storage_emulator") is None,
-    reason="no server to ask: pip install gcp-storage-emulator",
-)
-WITH_BUCKETS = ["s3", pytest.param("gs", marks=needs_emulator)]
-
-
-@pytest.fixture(params=[*WITH_BUCKETS, "memory"])
+@pytest.fixture(params=["s3", "memory"])
 def store(request):
     if request.param == "s3":
         return request.getfixturevalue("s3")
-    prefix = f"data/prefix-{next(_numbers)}"
-    if request.param == "memory":
-        return Store(Memory(), prefix)
-    return Store(request.getfixturevalue("emulator"), prefix)
+    return Store(Memory(), f"data/prefix-{next(_numbers)}")
 
 
 KEYS = (
@@ -435,31 +372,26 @@ def test_commands_give_from_a_store_what_they_give_from_disk(s3, tmp_path):
     assert not [key for key in gets(s3) if key.endswith(".svm")]
 
 
-SLOW_EMULATOR = [needs_emulator, pytest.mark.slow]
-
-
 def only_slow(*case: object) -> object:
     return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, only_slow(signal.SIGTERM)])
 @pytest.mark.parametrize(
-    ("kind", "words", "name", "method"),
+    ("words", "name", "method"),
     [
-        (Server, "fit {} --model m", "a.svm", "HEAD"),
-        (Server, "fit {} --model m", "a.parquet", "GET"),
-        only_slow(Server, "fit {} --model m", "a.svm", "GET"),
-        only_slow(Server, "fit {} --model m", "a.svm.gz", "GET"),
-        only_slow(Server, "convert {} -o out", "a.svm", "GET"),
-        pytest.param(Emulator, "fit {} --model m", "a.svm", "GET", marks=needs_emulator),
-        pytest.param(Emulator, "fit {} --model m", "a.svm.gz", "GET", marks=SLOW_EMULATOR),
+        ("fit {} --model m", "a.svm", "HEAD"),
+        ("fit {} --model m", "a.parquet", "GET"),
+        only_slow("fit {} --model m", "a.svm", "GET"),
+        only_slow("fit {} --model m", "a.svm.gz", "GET"),
+        only_slow("convert {} -o out", "a.svm", "GET"),
     ],
 )
 def test_a_command_of_a_silent_store_ends_by_signals(
-    kind, words, name, method, number, tmp_path, monkeypatch
+    words, name, method, number, tmp_path, monkeypatch
 ):
-    with kind(SILENT=method) as server:
-        root = bucket_of(server, monkeypatch).root if kind is Server else "data"
+    with Server(SILENT=method) as server:
+        root = bucket_of(server, monkeypatch).root
         server.upload(f"{root}/{name}", TEXT)
         words = words.format(server.uri(f"{root}/{name}")).split()
         process = Process(COMMAND, *words, cwd=tmp_path)
@@ -473,8 +405,8 @@ def test_a_command_of_a_silent_store_ends_by_signals(
     assert ended.stderr == f"stopped by {number.name}; nothing half-written is left.\n"
 
 
-@pytest.mark.parametrize("store", WITH_BUCKETS, indirect=True)
-def test_what_is_not_in_a_store_is_a_sentence_with_the_uri(store):
+def test_what_is_not_in_a_store_is_a_sentence_with_the_uri(s3):
+    store = s3
     store.put("t/_x", TEXT)
     for key in ("", "t", "t/*.svm"):
         with pytest.raises(DataError, match=rf"^{re.escape(store.uri(key))}: no shards there"):
@@ -500,7 +432,7 @@ def test_wrong_credentials_are_a_sentence_with_the_uri(monkeypatch):
     ("uri", "error", "words"),
     [
         ("s3://", DataError, "s3://: no bucket"),
-        ("gs:///a.svm", DataError, "gs:///a.svm: no bucket"),
+        ("gs://data/a.svm", MachineError, "gs://data/a.svm: cannot be read (Please install gcsfs"),
         ("s3://data/a?nonsense=1", DataError, "s3://data/a?nonsense=1: Unexpected query param"),
         ("zz://data/a.svm", DataError, "zz://data/a.svm: Protocol not known: zz. Expected a URI"),
         ("az://data/a.svm", MachineError, "az://data/a.svm: cannot be read (Install adlfs"),
@@ -515,20 +447,6 @@ def test_a_uri_that_nothing_opens_or_with_a_secret_is_a_sentence(uri, error, wor
     assert "hush" not in message
 
 
-@pytest.mark.parametrize(
-    ("options", "seconds"),
-    [
-        ("?scheme=http", storage.GOOGLE_PATIENCE),
-        ("?retry_limit_seconds=7&scheme=http", 7),
-    ],
-)
-def test_googles_store_is_given_up_after_half_a_minute_or_what_the_uri_says(options, seconds):
-    there = storage.place(f"gs://anonymous@bucket/key{options}")
-    _, (made_of,) = there.filesystem.__reduce__()
-    assert made_of["retry_time_limit"] == timedelta(seconds=seconds)
-    assert there.options == options, "what we add stands in no name"
-
-
 def test_the_page_that_a_library_writes_becomes_its_first_line():
     sentence = (
         r"^abfs://h/a: cannot be read \(Unable to load libazure\)\. Check the URI, the n[^\n]*$"
@@ -537,20 +455,13 @@ def test_the_page_that_a_library_writes_becomes_its_first_line():
         raise OSError("Unable to load libazure\ndlopen(/usr/lib/a.so) failed\n" + 50 * "no\n")
 
 
-@pytest.mark.parametrize(
-    ("kind", "on_bad_shard"),
-    [
-        (Server, "error"),
-        only_slow(Server, "skip"),
-        pytest.param(Emulator, "error", marks=[needs_emulator, pytest.mark.slow]),
-    ],
-)
-def test_a_server_that_goes_damages_no_file(kind, on_bad_shard, tmp_path, monkeypatch):
+@pytest.mark.parametrize("on_bad_shard", ["error", only_slow("skip")])
+def test_a_server_that_goes_damages_no_file(on_bad_shard, tmp_path, monkeypatch):
     rows = [[k, k + 1] for k in range(40_000)]
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)
-    with kind() as there:
-        store = bucket_of(there, monkeypatch) if kind is Server else Store(there, "data")
+    with Server() as there:
+        store = bucket_of(there, monkeypatch)
         store.put("a.parquet", path.read_bytes())
         uri = store.uri("a.parquet")
         [file] = find_shards([uri])

@@ -21,7 +21,7 @@ from streamtron.core.text import reason_of
 from streamtron.data.arrays import canonical
 from streamtron.data.discover import ROWS_GIVEN
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.layouts import decoded, stored
+from streamtron.data.formats.layouts import decoded, stored, without_views
 from streamtron.data.row_batch import RowBatch
 
 BATCH = 1 << 16
@@ -186,8 +186,8 @@ def _tables(rows: Any) -> Iterator[Any]:
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch without an index of pandas and without dictionaries, which differ by batch."""
     index = (batch.schema.pandas_metadata or {}).get("index_columns", ())
-    names = [name for name in batch.schema.names if name not in index]
-    return pa.RecordBatch.from_arrays([decoded(batch.column(name)) for name in names], names)
+    rows = without_views(batch.select([n for n in batch.schema.names if n not in index]))
+    return pa.RecordBatch.from_arrays([decoded(column) for column in rows], rows.schema.names)
 
 
 def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:

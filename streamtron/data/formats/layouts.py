@@ -274,12 +274,34 @@ def _items(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Array]
 
 
 def decoded(array: pa.Array) -> pa.Array:
-    """Return an array without a dictionary, in which a null may hide, and without views."""
-    type_, string = array.type, pa.large_string()
-    is_dictionary = pa.types.is_dictionary(type_)
-    if pa.types.is_string_view(plain(type_)):
-        array = array.cast(pa.dictionary(type_.index_type, string) if is_dictionary else string)
-    return array.dictionary_decode() if is_dictionary else array
+    """Return an array without a dictionary, in which a null may hide."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with large strings in place of the views that polars writes, which pyarrow hardly
+    takes."""
+    fields = [field.with_type(_without_views(field.type)) for field in batch.schema]
+    schema = pa.schema(fields, batch.schema.metadata)
+    return batch if schema == batch.schema else batch.cast(schema)
+
+
+def _without_views(type_: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string_view(type_):
+        return pa.large_string()
+    if types.is_dictionary(type_):
+        return pa.dictionary(type_.index_type, _without_views(type_.value_type), type_.ordered)
+    if types.is_map(type_):
+        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
+    if types.is_struct(type_):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in type_])
+    if not is_list(type_):
+        return type_
+    item = type_.value_field.with_type(_without_views(type_.value_type))
+    if types.is_fixed_size_list(type_):
+        return pa.list_(item, type_.list_size)
+    return pa.large_list(item) if types.is_large_list(type_) else pa.list_(item)
 
 
 def _keys(array: pa.Array) -> Any:

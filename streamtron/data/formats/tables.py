@@ -20,7 +20,7 @@ from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.core.text import reason_of, some
 from streamtron.data import storage
 from streamtron.data.formats.columns import find_columns, find_label, resolve_layout, unused_in
-from streamtron.data.formats.layouts import Columns, Spot, is_list
+from streamtron.data.formats.layouts import Columns, Spot, without_views
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
@@ -152,31 +152,9 @@ def _numbered(parts: Iterable[Part]) -> Iterator[Part]:
     """Yield parts whose spots know how many rows are before them."""
     start = 0
     for part in parts:
-        rows = part.rows
-        for k, field in enumerate(rows.schema):  # polars writes views, which pyarrow hardly takes
-            if (type_ := _without_views(field.type)) != field.type:
-                rows = rows.set_column(k, field.name, rows.column(k).cast(type_))
+        rows = without_views(part.rows)
         yield part._replace(rows=rows, spot=part.spot._replace(rows_before=start))
         start += len(rows)
-
-
-def _without_views(type_: pa.DataType) -> pa.DataType:
-    """Return a type with large strings in place of views."""
-    types = pa.types
-    if types.is_string_view(type_):
-        return pa.large_string()
-    if types.is_dictionary(type_):
-        return pa.dictionary(type_.index_type, _without_views(type_.value_type), type_.ordered)
-    if types.is_map(type_):
-        return pa.map_(_without_views(type_.key_type), _without_views(type_.item_type))
-    if types.is_struct(type_):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in type_])
-    if not is_list(type_):
-        return type_
-    item = type_.value_field.with_type(_without_views(type_.value_type))
-    if types.is_fixed_size_list(type_):
-        return pa.list_(item, type_.list_size)
-    return pa.large_list(item) if types.is_large_list(type_) else pa.list_(item)
 
 
 def batch_rows(rows: int, size: int, most: int) -> int:
@@ -216,18 +194,14 @@ def _open_whole(
             yield file, None
         return
     scratch = scratch or tempfile.gettempdir()
-    what = f"no copy of it can be kept in {scratch}"
-    elsewhere = "Name another place with --cache-dir."
-    keeping = partial(writing_to, path, elsewhere, what)
+    what, elsewhere = f"no copy of it can be kept in {scratch}", "Name another with --cache-dir."
+    digest = xxhash.xxh3_128()
     with ExitStack() as stack:
-        with keeping():
+        with writing_to(path, elsewhere, what):
             check_room(scratch, storage.stamp(path).size, f"{path}: {what}, it needs", elsewhere)
             copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch))
-        digest = xxhash.xxh3_128()
-        for block in storage.blocks(path, name):
-            digest.update(block)
-            with keeping():
+            for block in storage.blocks(path, name):
+                digest.update(block)
                 copy.write(block)
-        with keeping():
             copy.flush()
         yield stack.enter_context(pa.PythonFile(copy, mode="r")), digest.hexdigest()

@@ -36,12 +36,7 @@ MOST_COLUMNS = 100_000
 """Columns of a CSV file, at most."""
 
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
-NULL_VALUES = (
-    *("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "?"),
-    *("N/A", "NA", "NULL", "NaN", "n/a", "nan", "null"),
-)
-"""Words that stand for a null in CSV, beside the empty field: those of pyarrow, and ``?``."""
-
+_NULL_VALUES = [*csv.ConvertOptions().null_values, "?"]
 _ROUNDED = 2.0**53  # from here on floats skip whole numbers
 
 
@@ -88,17 +83,17 @@ class TextTableReader(StreamedReader):
         self, stream: TextStream, schema: pa.Schema | None
     ) -> Generator[tuple[pa.Table, Cut]]:
         """Parse some rows at a time: the columns of a schema, or all as what they look like."""
-        names = [] if schema is None else self._first_schema.names
-        size, rows, is_first = self.BLOCK_BYTES, 0, True
+        known = [] if schema is None else self._first_schema.names
+        names, size, rows = None, self.BLOCK_BYTES, 0
         for cut in stream.cuts(size, self.KIND, longest=size, end_of=self._end_of_rows):
             try:
-                table = self._parsed(cut.text, None if is_first else names, schema)
+                table = self._parsed(cut.text, names, schema)
             except pa.ArrowInvalid as error:
                 if re.match("(CSV parse error: )?Empty (CSV|JSON) file", str(error)):
                     continue
-                header = is_first and not self.IS_TYPED
-                raise self._refusal(error, rows - header, names, cut) from error
-            names, is_first, rows = names or table.schema.names, False, rows + len(table)
+                before = rows - (names is None and not self.IS_TYPED)  # a header is in the text
+                raise self._refusal(error, before, known, cut) from error
+            names, rows = known or table.schema.names, rows + len(table)
             yield table, cut
 
     @abstractmethod
@@ -114,17 +109,15 @@ class TextTableReader(StreamedReader):
     def _refusal(self, error: Exception, before: int, names: list[str], cut: Cut) -> DataError:
         """Return an error with the row that pyarrow names, or the line where the text begins;
         ``before`` : the rows before the text, less a header in it."""
-        reason = reason_of(error)
-        place = f"from line {cut.line} on"
+        reason, place = reason_of(error), f"from line {cut.line} on"
         if row := re.search(r"Row #(\d+): | in row (\d+)$", reason):
             place = f"row {before + int(row[1] or int(row[2]) + 1)}"
             reason = reason.replace(row[0], "")
         if column := names and re.search(r"In CSV column #(\d+): ", reason):
             reason = reason.replace(column[0], f"In column {names[int(column[1])]!r}: ")
+        remedy = "Correct the row; a field that is a null is left empty"
         if "UTF8" in reason:
             remedy = "Convert the file to UTF-8, as iconv -f latin1 -t utf-8 does"
-        else:
-            remedy = "Correct the row; a field that is a null is left empty"
         return DataError(
             f"{self.name}, {place}: not {self.KIND} with the columns of its first rows ({reason}). "
             f"{remedy}."
@@ -141,18 +134,17 @@ class TextTableReader(StreamedReader):
             return field
         if kind == "date" and of_csv:
             return field.with_type(pa.timestamp("us"))
-        if kind == "list" and (empty or field.type == pa.list_(pa.null())):
-            return field.with_type(pa.string() if of_csv else pa.list_(pa.string()))
+        if kind == "list" and not of_csv and (empty or field.type == pa.list_(pa.null())):
+            return field.with_type(pa.list_(pa.string()))
         of_text = of_csv and kind in ("text", "category", "documents", "list")
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
     def _kind_of(self, name: str) -> str | None:
         """Return as what a transformer takes a column; numbers of the first shard are numbers."""
-        settled = self.reading.settled
         if self.reading.transformer is not None:
             return self.reading.transformer.kinds.get(name)
-        is_number = settled is not None and settled.layout == "columns"
-        return "number" if is_number and name in (self.reading.features or ()) else None
+        is_number = self.reading.layout == "columns" and name in (self.reading.features or ())
+        return "number" if is_number else None
 
     def _parts(
         self, file: Any, columns: list[str], numbers: Collection[str] = ()
@@ -163,14 +155,14 @@ class TextTableReader(StreamedReader):
         row = 1
         for table, cut in self._tables(file, pa.schema(wide)):
             for batch in table.to_batches():
-                arrays = [self._array(batch, field, row) for field in fields]
+                spot, end = Spot(self.name, "", row), cut.bytes_read / size
+                arrays = [self._whole(batch.column(f.name), f, row) for f in fields]
                 rows = pa.RecordBatch.from_arrays(arrays, columns) if columns else batch
-                yield Part(rows, Spot(self.name, "", row), cut.bytes_read / size)
+                yield Part(rows, spot, end)
                 row += len(batch)
 
-    def _array(self, batch: pa.RecordBatch, field: pa.Field, row: int) -> pa.Array:
-        """Return a column, as integers where all are whole, so that none is rounded unseen."""
-        array = batch.column(field.name)
+    def _whole(self, array: pa.Array, field: pa.Field, row: int) -> pa.Array:
+        """Return a column as integers where all are whole, so that none is rounded unseen."""
         if array.type == field.type:
             return array
         items = array.flatten() if pa.types.is_list(array.type) else array
@@ -202,33 +194,31 @@ class CsvReader(TextTableReader):
         return "\t" if ".tsv" in storage.file_name(self.path).lower() else ","
 
     def _parsed(self, text: bytearray, names: list[str] | None, schema: pa.Schema | None) -> Any:
-        given, separator = self.reading.null_values, self._separator
-        line = text.partition(b"\n")[0]
-        is_single = (
-            len(names) == 1 if names else separator.encode() not in line and bool(line.strip())
-        )
+        given, line = self.reading.null_values, text.partition(b"\n")[0]
+        is_bare = self._separator.encode() not in line and bool(line.strip())
+        is_single = len(names) == 1 if names else is_bare
         table = csv.read_csv(
             pa.BufferReader(text),
             csv.ReadOptions(use_threads=False, block_size=len(text), column_names=names),
             csv.ParseOptions(
-                delimiter=separator,
+                delimiter=self._separator,
                 newlines_in_values=True,
                 ignore_empty_lines=not is_single,  # of one column it is a row whose field is empty
             ),
             csv.ConvertOptions(
                 column_types=schema,
                 include_columns=None if schema is None else schema.names,
-                null_values=["", *(NULL_VALUES if given is None else given)],
+                null_values=_NULL_VALUES if given is None else ["", *given],
                 strings_can_be_null=True,
             ),
         )
-        names_first = schema is None and names is None
-        header = [name.strip().encode() for name in table.schema.names]
-        if names_first and all(map(NUMBER.fullmatch, header)):
-            raise DataError(
-                f"{self.name}, line 1: numbers ({', '.join(table.schema.names[:5])}) where the "
-                "names of the columns are expected. Add a line with their names."
-            )
+        if schema is None and names is None:
+            header = [name.strip().encode() for name in table.schema.names]
+            if all(map(NUMBER.fullmatch, header)):
+                raise DataError(
+                    f"{self.name}, line 1: numbers ({', '.join(table.schema.names[:5])}) where the "
+                    "names of the columns are expected. Add a line with their names."
+                )
         if schema is None and pa.binary() in table.schema.types:
             raise pa.ArrowInvalid("invalid UTF8 data")
         return table
