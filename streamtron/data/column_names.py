@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,9 @@ from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
 from streamtron.data.feature_names import Hashing, Vocabulary
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot
-from streamtron.data.formats.tables import TableReader
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import open_reader
+from streamtron.data.readers import table_reader
 
 MOST = 1 << 19
 """Names that are kept, those that occur most often: while they are counted, up to three times as
@@ -51,21 +51,16 @@ Counts = Counter[str]
 """A name → how often it occurs."""
 
 
-def names_of(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> Iterator[Counts]:
-    """Read a shard for the names of its columns, and how often each occurs."""
-    reader = open_reader(shard, reading, threads)
-    assert isinstance(reader, TableReader)  # text has no names
-    with closing(prefetch(lambda: reader.mapped(_names_in))) as parts:
-        yield add_up(parts)
-
-
-def add_up(parts: Iterable[Counts]) -> Counts:
-    """Return the names of all parts that occur most often, the first of equals first."""
+def names_of(shards: Iterable[ShardFile], reading: ReaderConfig, threads: int = 1) -> Counts:
+    """Read shards for the names of their columns that occur most often, and how often each does."""
     total: Counts = Counter()
-    for counts in parts:
-        total.update(counts)
-        if len(total) > 2 * MOST:
-            total = Counter(dict(total.most_common(MOST)))
+    for shard in shards:
+        reader = table_reader(shard, reading, threads)
+        with closing(prefetch(partial(reader.mapped, _names_in))) as parts:
+            for counts in parts:
+                total.update(counts)
+                if len(total) > 2 * MOST:
+                    total = Counter(dict(total.most_common(MOST)))
     return Counter(dict(total.most_common(MOST)))
 
 

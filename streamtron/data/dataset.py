@@ -343,7 +343,6 @@ class Dataset(AbstractContextManager["Dataset"]):
         codes = []
         for shard, file in zip(self.shards, self._files, strict=True):
             contents, name = file.contents, shard.name
-            table.rows += contents.rows
             shard_codes = [
                 table.code(label, lambda _, at=f"{name}, {place}": at, 0)  # type: ignore[misc]
                 for label, place in zip(contents.labels, contents.places, strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -51,11 +50,6 @@ FORMATS: dict[Format, FileFormat] = {
 ROWS_GIVEN = "the rows given"
 """What messages call rows in memory, which a function was given: the name of the Arrow file that
 stands for them (``formats.given``)."""
-
-_OTHER_FORMATS = re.compile(
-    r"\.(parquet|pq|arrows?|feather|ipc|orc|avro|np[yz]|h5|hdf5|safetensors"
-    r"|pkl|pickle|db|sqlite|toml|ya?ml|md|zip|tar|tgz|7z)"
-)
 
 NAMES = "_names.parquet"
 """The name of the file of the names of columns, beside shards."""
@@ -159,27 +153,20 @@ def _under(root: str) -> list[tuple[str, ShardFile]]:
 
 
 def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
-    format_ = format_of(path)
-    if format_ is None:
-        named = [f"{f.words} ({', '.join(f.suffixes)})" for f in FORMATS.values() if f.suffixes]
-        raise DataError(
-            f"{path}: neither {' nor '.join(named)}, and no name for libsvm text. Rename it, move "
-            "it away, or have it ignored by a name that begins with _."
-        )
     location = path if storage.is_uri(path) else os.path.abspath(path)
-    return ShardFile(location, name, format_, stamp.size, stamp.mtime_ns, tag=stamp.tag)
+    return ShardFile(location, name, format_of(path), stamp.size, stamp.mtime_ns, tag=stamp.tag)
 
 
-def format_of(path: str) -> Format | None:
-    """Tell a file's format by its name; None where it is none that is read.
+def format_of(path: str) -> Format:
+    """Tell a file's format by its name.
 
     Text has no suffix of its own: it is any name that no other format claims, with or without .gz,
     .bz2, .xz, .zst.
 
     Examples
     --------
-    >>> [format_of(name) for name in ("a9a.t", "train-0007.svm.zst", "x.csv.gz", "x.npy")]
-    ['libsvm', 'libsvm', 'csv', None]
+    >>> [format_of(name) for name in ("a9a.t", "train-0007.svm.zst", "x.csv.gz")]
+    ['libsvm', 'libsvm', 'csv']
     """
     name = PurePosixPath(storage.file_name(path).lower())
     if name.name == ROWS_GIVEN:
@@ -188,7 +175,7 @@ def format_of(path: str) -> Format | None:
     for format_, known in FORMATS.items():
         if (plain if known.is_text else name).suffix in known.suffixes:
             return format_
-    return None if _OTHER_FORMATS.fullmatch(plain.suffix) else "libsvm"
+    return "libsvm"
 
 
 def _on_disk(path: str) -> list[tuple[str, str]]:

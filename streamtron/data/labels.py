@@ -14,9 +14,6 @@ from streamtron.data.row_batch import RowBatch, row_of
 MOST_NUMBERS = 100
 """Numbers that are taken as classes, at most, where nobody said that they are."""
 
-SELDOM_TWICE = 0.9
-"""Share of the rows that may have a label of their own, if labels are more than that many names."""
-
 
 class LabelTable:
     """The labels of some rows in order of appearance; all of one kind, at most ``most``, names any
@@ -26,10 +23,7 @@ class LabelTable:
     def __init__(self, most: int | None = None, classes: Sequence[Label] | None = None) -> None:
         self.labels: list[Label] = list(classes or ())
         self._codes = {label: code for code, label in enumerate(self.labels)}
-        self._most, self._plain = most, dict[str, str]()
-        self._closed = classes is not None
-        self.rows = 0
-        """Rows so far."""
+        self._most, self._closed = most, classes is not None
         self.places = list[str]()
         """Where each label was met first that was not given."""
 
@@ -39,7 +33,6 @@ class LabelTable:
         if are_targets(batch.codes):
             return batch
         codes, count = batch.codes, len(batch.codes)
-        self.rows += batch.rows
         first = np.full(len(batch.classes) + 1, count)
         first[codes[::-1]] = np.arange(count)[::-1]  # of the same code the last one stays
         table = np.full(len(first), -1, np.int32)
@@ -73,21 +66,8 @@ class LabelTable:
         self.places.append(place(row))
 
     def _check_another(self, label: Label, where: str, most: int) -> None:
-        """Refuse a label that hardly differs from another, or is one too many."""
+        """Refuse a label that is one too many."""
         count, is_name = len(self.labels), isinstance(label, str)
-        if isinstance(label, str):
-            twin = self._plain.setdefault(label.strip().casefold(), label)
-            if twin != label and (count >= 2 or twin.strip() == label.strip()):
-                raise DataError(
-                    f"{where}: label {label!r}, which differs from {twin!r} by blanks or capitals "
-                    "alone. Write both alike, or use --multiclass if they are two classes."
-                )
-            if most > 2 and count >= MOST_NUMBERS and count > SELDOM_TWICE * self.rows:
-                raise DataError(
-                    f"{where}: label number {count + 1:,}, {label!r}, in {self.rows:,} rows. Use "
-                    "--multiclass if they are classes; identifiers and dates, of which hardly any "
-                    "comes twice, are none: name another column by --label."
-                )
         is_whole = is_name or all(float(x).is_integer() for x in (*self.labels, label))
         if count < 2 or (is_whole and (is_name or count < most) and most != 2):
             return

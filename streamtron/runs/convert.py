@@ -6,7 +6,6 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from streamtron.core.config import READING, Settings
@@ -22,40 +21,27 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
-from streamtron.data.column_names import add_up, names_of, write_names
+from streamtron.data.column_names import names_of, write_names
 from streamtron.data.discover import NAMES
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
 from streamtron.data.row_batch import RowBatch
 from streamtron.data.sample import has_transformer
-from streamtron.data.writers.shards import (
-    ROWS_PER_SHARD,
-    Format,
-    ShardStyle,
-    Written,
-    new_shards,
-    write_shards,
-)
-from streamtron.runs.inputs import (
-    Paths,
-    as_paths,
-    check_outputs,
-    reading_from_settings,
-    settings_from,
-)
+from streamtron.data.writers import shards as writer
+from streamtron.runs import inputs
 
 
 def convert(
-    shards: Paths,
+    shards: inputs.Paths,
     destination: str | os.PathLike[str],
     *,
-    to: Format = "parquet",
+    to: writer.Format = "parquet",
     settings: Settings | None = None,
-    rows_per_shard: int = ROWS_PER_SHARD,
+    rows_per_shard: int = writer.ROWS_PER_SHARD,
     overwrite: bool = False,
     keep_names: bool = False,
     **names: Any,
-) -> Written:
+) -> writer.Written:
     """Convert shards into another format or size.
 
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
@@ -84,11 +70,8 @@ def convert(
     2
     """
     check_names(names, READING)
-    paths, threads, settings = (
-        as_paths(shards),
-        available_processors(),
-        settings_from(settings, names),
-    )
+    paths, settings = inputs.as_paths(shards), inputs.settings_from(settings, names)
+    threads = available_processors()
     if has_transformer(settings):
         raise SettingsError(
             "convert writes rows as they are read, and fit turns columns into features: leave "
@@ -101,15 +84,13 @@ def convert(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
             "the weight out."
         )
-    check_outputs({}, [*paths, settings.vocabulary], directories={"destination": destination})
+    inputs.check_outputs(
+        {}, [*paths, settings.vocabulary], directories={"destination": destination}
+    )
     files = find_shards(paths)
     of_text = files[0].format == "libsvm"
-    if of_text and keep_names:
-        raise SettingsError(
-            f"{files[0].name}: libsvm text has column numbers and no names. Leave --keep-names out."
-        )
-    reading = resolve_reading(files[0], reading_from_settings(settings))
-    with new_shards(destination, overwrite) as place:
+    reading = resolve_reading(files[0], inputs.reading_from_settings(settings))
+    with writer.new_shards(destination, overwrite) as place:
         if reading.index_base == "auto":
             is_kept = to_text or not of_text  # whatever the numbers begin with
             from_0 = is_kept or any((b.indices == 0).any() for b in _read(files, reading, threads))
@@ -117,11 +98,11 @@ def convert(
         base = int(reading.index_base)
         shift = -base if not to_text else 0 if of_text else 1 - base
         if keep_names:
-            named = chain.from_iterable(names_of(file, reading, threads) for file in files)
-            write_names(os.path.join(place, NAMES), add_up(named), reading, shift)
-        style = ShardStyle(to, shift, weights, settings.one_vs_rest)
+            counts = names_of(files, reading, threads)
+            write_names(os.path.join(place, NAMES), counts, reading, shift)
+        style = writer.ShardStyle(to, shift, weights, settings.one_vs_rest)
         with closing(_read(files, reading, threads)) as batches:
-            written = write_shards(batches, place, style, rows_per_shard)
+            written = writer.write_shards(batches, place, style, rows_per_shard)
         if not written.rows:
             raise no_rows(files)
         return written

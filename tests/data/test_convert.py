@@ -296,8 +296,8 @@ SINGLE = batch_of([(1.0, {}, 1.0)])
             "1: no label, and libsvm text needs",
         ),
         *(
-            ([SINGLE], [(label, {1: 1.0}, 1.0)], "parquet", f"0: label {label!r} where the rows")
-            for label in ("x", True)
+            ([SINGLE], [(label, {1: 1.0}, 1.0)], "parquet", f"0: the {kind} {label!r} as label")
+            for kind, label in (("string", "x"), ("boolean", True))
         ),
         ([], [(1.0, {}, 0.5)], "parquet", "0: row weights that would be lost. Ask for weights to"),
     ],

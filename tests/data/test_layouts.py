@@ -120,6 +120,15 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
         ),
         (
             {
+                "bag": pa.array(
+                    [[("b", 0.5), ("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.float32())
+                )
+            },
+            {"names": Vocabulary(("a", "b")), "features": ("bag",)},
+            [([0, 1], [1.0, 2.5])],
+        ),
+        (
+            {
                 "a": pa.array([1, 0, -3], pa.int64()),
                 "b": pa.array([True, False, True]),
                 "c": pa.array([0.0, -0.0, 0.1], pa.float16()),
@@ -129,7 +138,7 @@ def test_the_order_in_which_a_row_names_its_features_does_not_change_a_sum(tmp_p
         ),
     ],
 )
-def test_names_in_a_list_are_counted_and_zeros_in_columns_left_out(
+def test_values_of_a_name_are_added_up_and_zeros_in_columns_left_out(
     tmp_path, columns, reading, wanted
 ):
     assert rows_in(tmp_path, columns, ReaderConfig(labels="optional", **reading)) == wanted
@@ -209,8 +218,8 @@ BY = "--features NAME (columns there: values list<item: double>, index int64). C
         (TWICE, {"label_column": "f0"}, "2 columns 'f0' could all be the labels"),
         ({"indices": INTEGERS}, {"labels": "required"}, "Name it with --label NAME"),
         (LISTED | {"y": NUMBER}, {}, "'label' and 'y' could all be the labels. Say which with"),
-        (LISTED | {"tfidf": NUMBERS}, {}, "Name it with --values NAME, or say"),
-        (LISTED | {"values": NUMBER}, {}, "Name it with --values NAME, or say"),
+        (LISTED | {"tfidf": NUMBERS}, {}, "Name the list of them with --values NAME, or say"),
+        (LISTED | {"values": NUMBER}, {}, "Name the list of them with --values NAME, or say"),
         (LISTED | {"values": NUMBERS}, {"label_column": "values"}, "with --multilabel also lists"),
         (LISTED | {"label": NAMED_LIST}, {"label_column": "label"}, "with --multilabel also lists"),
         (LISTED | {"label": NAMED_LIST}, {"labels": "required"}, "with --multilabel also lists"),
@@ -233,7 +242,11 @@ TWO = numbers("f0", "f1", "target")
 @pytest.mark.parametrize(
     ("first", "second", "sentence"),
     [
-        (LISTED, LISTED | {"values": NUMBERS}, "'values' may hold the values of the features, and"),
+        (
+            LISTED,
+            LISTED | {"values": NUMBERS},
+            "'values' may hold the values of the features in 'indices'. Name",
+        ),
         (LISTED, LISTED | {"weights_of_words": NUMBERS}, "'weights_of_words' may hold"),
         (LISTED, LISTED | {"tokens": INTEGERS}, "'tokens' would be features too"),
         (LISTED, LISTED | {"indices": MAP}, "the features are lists of column numbers in 1st."),
@@ -297,7 +310,6 @@ def lists(**changed: Any) -> dict[str, Any]:
         (lists(indices=pa.array([[0, 3], [2**32 - 1]])), f"1: column 4294967295. {RUN}"),
         (lists(indices=pa.array([[3, 3], [1]])), "0: column 3 occurs twice. Add the values up or"),
         (lists(indices=pa.array([[5, 1], [7, 2, 7]]), values=None), "1: column 7 occurs twice."),
-        (maps([("a", 1.0)], [("b", 1.0), ("b", 3.0)], key=TEXT), "1: 'b' occurs twice."),
         (maps([("n", 3e38)], [(name, 3e38) for name in "abc"], key=TEXT), "1: value "),
         (lists(values=pa.array([[0.5, 2.0], [NAN]])), "1: value nan. Values must be finite;"),
         (lists(values=pa.array([[0.5, -INFINITY], [1]], NUMBERS)), "0: value -inf. Values must be"),
@@ -475,7 +487,7 @@ def test_shards_with_values_are_no_rows_of_ones_unless_all_are_said_to_be_1(tmp_
     new = write_table(tmp_path / "new.parquet", LISTS | {"values": VALUES})
     model = fit(ones)
     for score in (lambda: list(predict(model, new)), lambda: evaluate(model, new)):
-        with pytest.raises(DataError, match=r"^new\.parquet: 'values' may hold .* the model, wher"):
+        with pytest.raises(DataError, match=r"^new\.parquet: 'values' may hold .* in the model"):
             score()
     assert sum(len(s.decisions) for s in predict(fit(ones, values=""), new)) == 4
     chunks = chunks_in(ones, new, reading=ReaderConfig(values_column=""))

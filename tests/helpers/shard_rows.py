@@ -42,12 +42,6 @@ class ListReader(FileReader):
     def resolve(self) -> ReaderConfig:
         return self.reading
 
-    def unused(self) -> dict[str, str]:
-        return {}
-
-    def column(self, name: str) -> Iterator[Any]:
-        raise NotImplementedError
-
     def _batches_of_all(self) -> Iterator[RowBatch]:
         self.opened.append(self.name)
         content = json.loads(Path(self.path).read_text())

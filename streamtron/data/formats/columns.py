@@ -272,23 +272,14 @@ class _Table(NamedTuple):
         may_be = [
             field.name
             for field in self.schema
-            if field.name != columns.label
-            and (
-                field.name in usual
-                or (is_list(field.type) and pa.types.is_floating(field.type.value_type))
-            )
+            if field.name in usual
+            or (is_list(field.type) and pa.types.is_floating(field.type.value_type))
         ]
-        if may_be and without:
+        if may_be := [name for name in may_be if name != columns.label]:
             self.refuse(
-                f"{some(may_be)} may hold the values of the features, and there is no such column "
-                f"in {self.by}, where all values are 1. Add the values there, remove the column "
-                'here, or say --values "" in the fit if all are 1.'
-            )
-        if may_be:
-            self.refuse(
-                f"features in the lists {columns.features[0]!r}, and no list of numbers of a usual "
-                'name for their values. Name it with --values NAME, or say --values "" if all are '
-                f"1 {self.there}."
+                f"{some(may_be)} may hold the values of the features in {columns.features[0]!r}. "
+                f'Name the list of them with --values NAME, or say --values "" if all are 1, as '
+                f"they are without one in {self.by} {self.there}."
             )
         return None
 

@@ -21,7 +21,7 @@ from streamtron.core.text import reason_of
 from streamtron.data.arrays import canonical
 from streamtron.data.discover import ROWS_GIVEN
 from streamtron.data.formats.arrow import ArrowReader
-from streamtron.data.formats.layouts import decoded, stored, without_views
+from streamtron.data.formats.layouts import decoded, without_views
 from streamtron.data.row_batch import RowBatch
 
 BATCH = 1 << 16
@@ -138,10 +138,9 @@ def _labelled(rows: Any, y: Any) -> pa.Table | None:
         rows = pa.table({"text": rows})
     if not hasattr(rows, "__arrow_c_stream__"):
         return None
-    table = pa.Table.from_batches([*_of_tables(rows)])
+    table, labels = pa.Table.from_batches([*_of_tables(rows)]), np.asarray(y)
     if "label" in table.column_names:
         raise _refusal("a data frame with a column 'label', and y beside it. Rename the column.")
-    labels = np.asarray(y)
     if labels.shape != (len(table),):
         raise _refusal(f"{len(table):,} rows, and y of shape {labels.shape}.")
     return table.append_column("label", pa.array(labels.tolist()))
@@ -202,19 +201,13 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         )
     if np.ma.is_masked(X) or np.ma.is_masked(y):
         raise _refusal("values that are masked. Remove or fill them.")
-    # which may be a memory map: a batch at a time is in memory
-    if sparse.issparse(X):
-        matrix = sparse.csr_array(X)
-        matrix.data = _numbers(matrix.data)
-        matrix = canonical(matrix)
+    matrix = sparse.csr_array(X) if sparse.issparse(X) else matrix
     step = min(BATCH, max(1, BATCH_VALUES // max(matrix.shape[1], 1)))
-    for start in range(0, matrix.shape[0], step):
-        rows = matrix[start : start + step]
-        if sparse.issparse(rows):
-            indptr, *arrays = rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data
-        else:
-            indptr, *arrays = stored(_numbers(np.asarray(rows)))
-        lists = [pa.LargeListArray.from_arrays(indptr, pa.array(array)) for array in arrays]
+    for start in range(0, matrix.shape[0], step):  # of a memory map a batch at a time is in memory
+        rows = canonical(sparse.csr_array(_numbers(matrix[start : start + step])))
+        arrays = rows.indices.astype(np.int64), rows.data
+        offsets = rows.indptr.astype(np.int64)
+        lists = [pa.LargeListArray.from_arrays(offsets, pa.array(array)) for array in arrays]
         try:
             label = pa.array(labels[start : start + step].tolist())
         except (pa.ArrowException, OverflowError) as error:

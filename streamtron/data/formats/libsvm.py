@@ -19,11 +19,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.rows import Codes, Label
+from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT, Codes, Label
 from streamtron.data.blocks import all_ones
 from streamtron.data.formats import text_kernels
-from streamtron.data.formats.libsvm_messages import complaint, unfit
-from streamtron.data.formats.text_labels import is_name_at, shown, text_labels
+from streamtron.data.formats.text_labels import (
+    REGRESSION_TAKES,
+    is_name_at,
+    is_rounded,
+    merging,
+    several_labels,
+    shown,
+    text_labels,
+)
 from streamtron.data.formats.text_stream import Cut, Scratch, TextStream
 from streamtron.data.prefetch import in_order
 from streamtron.data.reader_config import ReaderConfig
@@ -34,6 +41,18 @@ MOST_PARSERS = 8
 
 LINE_SHARE = 16
 """A line may take this part of the memory: reading one takes up to six times its length."""
+
+
+_FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
+"""The smallest number that rounds to infinity in float32."""
+
+_TOKEN = re.compile(rb"[^ \t\r\n#]*")
+_JUNK = re.compile(rb"[^!-~]")
+_OTHER_TEXT = {b"|": ("Vowpal Wabbit's text", ".vw"), b"{": ("JSON lines", ".jsonl")}
+"""First byte of a token of another format of text → the format, and how its files are named."""
+
+_CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
+"""A pair that is not whole."""
 
 
 class LibsvmReader(FileReader):
@@ -78,17 +97,6 @@ class LibsvmReader(FileReader):
             )
         return self.reading
 
-    def unused(self) -> dict[str, str]:
-        """Return nothing: all columns are read."""
-        return {}
-
-    def column(self, name: str) -> Iterator[Any]:
-        """Refuse to look in a column: text has no names of columns."""
-        raise SettingsError(
-            f"{self.name}: libsvm text has no column {name!r} to look in. Name the rows with "
-            "--rows FILE."
-        )
-
     def _ended(self, cuts: Iterable[Cut]) -> Iterator[Cut]:
         """End the last line; refuse one that was cut off within a pair, behind the rows before."""
         for cut in cuts:
@@ -126,7 +134,7 @@ class LibsvmReader(FileReader):
         refused = [*_numbers_by_float(found, text, deferred[~of_labels], targets)]
         refused += _columns_sorted(found, rows)
         if trouble != text_kernels.NOTHING:
-            sentence = complaint(trouble, text, at, first_column, weighted, targets)
+            sentence = _complaint(trouble, text, at, first_column, weighted, targets)
             refused.append((int(found.counts[text_kernels.PARSED_LINES]), sentence))
         codes: Codes
         offsets: Offsets | None = None
@@ -201,7 +209,7 @@ def _numbers_by_float(
     for what, which, at, after in deferred.tolist():
         token = bytes(text[at:after])
         number = float(token)
-        if sentence := unfit(what, token, number, targets):
+        if sentence := _unfit(what, token, number, targets):
             yield text.count(b"\n", 0, at), sentence
         else:
             target[what][which] = number
@@ -232,5 +240,72 @@ def _classes(labels: NDArray[np.float64]) -> tuple[NDArray[np.int32], list[Label
     return encoded.indices.fill_null(-1).to_numpy(), encoded.dictionary.to_pylist()
 
 
-_CUT = re.compile(rb"\d+(:([+-]|[+-]?\d*\.|[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?)?)?")
-"""A pair that is not whole."""
+def _complaint(
+    kind: int, text: bytearray, at: int, first_column: int, weighted: bool, targets: bool
+) -> str:
+    """Say what is wrong with the token at ``at``."""
+    token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
+    junk = _JUNK.search(token) if kind != text_kernels.BAD_END else re.match(b"(?s).", text[at:])
+    word = shown(token) or "missing"
+    if format_ := _OTHER_TEXT.get(token[:1]):
+        what = f"{word} is not in libsvm text. If this is {format_[0]}"
+        return f"{what}, give the file a name that ends in {format_[1]}."
+    elif junk and junk[0] == b"\r":
+        return "a carriage return inside the line. End lines with a newline (\\n or \\r\\n)."
+    elif junk:
+        return (
+            f"byte 0x{junk[0].hex()}, which is not in libsvm text. Check that the file is text, "
+            "and not UTF-16, compressed or a table: its name tells its format."
+        )
+    elif kind == text_kernels.BAD_LABEL:
+        return _bad_label(token, weighted, targets)
+    elif kind == text_kernels.BAD_WEIGHT:
+        return _bad_weight(token)
+    column, colon, value = token.partition(b":")
+    number = int(column) if column.isdigit() and len(column) <= 18 else -1
+    if column == b"qid":
+        return f"{word} is no query id. One is written qid:3, right after the label."
+    elif not colon:
+        return f"{word} has no value. A feature is written column:value, like {word}:1."
+    elif number == 0 < first_column:
+        return "column 0 in a file declared 1-based. Use --index-base 0."
+    elif not first_column <= number <= COLUMN_MAX:
+        expected = f"Column numbers are whole numbers from {first_column} to {COLUMN_MAX}"
+        return f"column {shown(column) or 'missing'}. {expected}."
+    what = f"value {shown(value) or 'missing'} in column {number}"
+    return f"{what}. Values are finite decimal numbers, like -0.25 or 1e-3."
+
+
+def _bad_label(token: bytes, weighted: bool, targets: bool) -> str:
+    if b"," in token and not weighted:
+        return several_labels(token)
+    elif b":" in token and not weighted:
+        return (
+            f"the row has no label but begins with {shown(token)}. Put a label before it; if it is"
+            " label:weight, use --weights-in-label."
+        )
+    expected = REGRESSION_TAKES if targets else "Write labels like -1, 1 or 2.5."
+    label = token.partition(b":")[0] if weighted else token
+    return f"label {shown(label) or 'missing'} is no finite decimal number. {expected}"
+
+
+def _bad_weight(token: bytes) -> str:
+    word = shown(token) or "missing"
+    return f"weight {word}. Weights are decimal numbers of at least 0 and at most 1e30."
+
+
+def _unfit(what: int, token: bytes, number: float, targets: bool) -> str:
+    """Say why a well-written number is refused; "" if it is not."""
+    if what == text_kernels.LABEL:
+        infinite = abs(number) == float("inf")
+        return _bad_label(token, True, targets) if infinite else merging(token, number, targets)
+    elif what == text_kernels.WEIGHT:
+        return _bad_weight(token) if not 0.0 <= number <= LARGEST_WEIGHT else ""
+    elif abs(number) >= _FLOAT32_OVERFLOW:
+        return f"value {shown(token)} is beyond float32 (3.4e38). Rescale its column."
+    elif is_rounded(token, float(np.float32(number))):
+        return (
+            f"value {shown(token)} is an integer beyond 2²⁴ that float32 cannot hold. Rescale its"
+            " column, or make identifiers columns of their own."
+        )
+    return ""

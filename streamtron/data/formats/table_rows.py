@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -17,24 +17,19 @@ from streamtron.data.formats.text_labels import NUMBER, REGRESSION_TAKES
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import Offsets, RowBatch, offsets_of, repeated, row_of, sort_columns
 
-_TWICE = "{} occurs twice. Add the values up or remove one."
-
 
 def make_batch(
     batch: pa.RecordBatch, columns: Columns, spot: Spot, reading: ReaderConfig
 ) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
     indptr, keys, values = layouts.LAYOUTS[columns.layout].read(batch, columns, spot)
-    named = None
-    if columns.have_names and isinstance(keys, np.ndarray):  # hashed as they were read
-        named, indices = _Named([], np.arange(len(keys))), keys
-    elif columns.have_names:
-        encoded = keys.dictionary_encode()
-        named = _Named(encoded.dictionary.to_pylist(), encoded.indices.to_numpy())
-        indices = _columns_of(named, indptr, reading, spot)
-    else:
+    if not columns.have_names:
         indices = _column_numbers(indptr, keys, reading, spot)
-    indptr, indices, values = _rising(indptr, indices, values, named, spot)
+    elif isinstance(keys, np.ndarray):  # hashed as they were read
+        indices = keys
+    else:
+        indices = _columns_of(keys, indptr, reading, spot)
+    indptr, indices, values = _rising(indptr, indices, values, columns.have_names, spot)
     codes, code_offsets, classes = _labels(batch, columns.label, reading, spot)
     weights = None if columns.weight is None else _weights(batch, columns.weight, spot)
     return RowBatch(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
@@ -55,17 +50,12 @@ def _column_numbers(
     return columns + np.uint32(shift) if shift else columns
 
 
-class _Named(NamedTuple):
-    """Distinct names of features, and of each nonzero the place of its name among them."""
-
-    names: list[str]
-    codes: NDArray[np.integer]
-
-
 def _columns_of(
-    named: _Named, indptr: Offsets, reading: ReaderConfig, spot: Spot
+    keys: pa.Array, indptr: Offsets, reading: ReaderConfig, spot: Spot
 ) -> NDArray[np.uint32]:
-    names, codes = named
+    """Return the columns of names, by their hash or their places in the vocabulary."""
+    encoded = keys.dictionary_encode()
+    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
     assert reading.names is not None  # find_columns has seen to it
     columns = reading.names.columns(names)
     strange = np.flatnonzero(columns < 0)
@@ -88,47 +78,31 @@ def _rising(
     indptr: Offsets,
     indices: NDArray[np.uint32],
     values: NDArray[np.float32] | None,
-    named: _Named | None,
+    have_names: bool,
     spot: Spot,
 ) -> tuple[Offsets, NDArray[np.uint32], NDArray[np.float32] | None]:
-    """Sort the columns of each row; refuse a column number twice in a row.
-
-    Values of names that share a column are added up: names of one hash and, where there are no
-    values, occurrences of one name.
-    """
+    """Sort the columns of each row; refuse a column number twice in a row, and add up the values of
+    names that share a column."""
     if not _falls(indptr, indices):
         return indptr, indices, values
     order, keys = sort_columns(indptr, indices)
     again = np.append(False, keys[1:] == keys[:-1])
     if not again.any():
         return indptr, indices[order], None if values is None else values[order]
-    if named is None:
+    if not have_names:
         at = first(again)
-        spot.refuse(int(keys[at] >> 32), _TWICE.format(f"column {indices[order[at]]}"))
+        what = f"column {indices[order[at]]} occurs twice. Add the values up or remove one."
+        spot.refuse(int(keys[at] >> 32), what)
     if values is None:
         values = np.ones(len(keys), dtype=np.float32)
-    else:
-        meet = again | np.append(again[1:], False)
-        _no_name_twice(order[meet], keys[meet], named, spot)
-        # By value, so that a sum does not depend on the order of names in a row.
-        order[meet] = order[meet][np.lexsort((values[order[meet]], keys[meet]))]
+    meet = again | np.append(again[1:], False)
+    # By value, so that a sum does not depend on the order of names in a row.
+    order[meet] = order[meet][np.lexsort((values[order[meet]], keys[meet]))]
     starts = np.flatnonzero(~again)
     sums = np.add.reduceat(values[order].astype(np.float64), starts)
     rows = (keys[starts] >> 32).astype(np.int64)
     indptr = offsets_of(np.bincount(rows, minlength=len(indptr) - 1))
     return indptr, indices[order[starts]], layouts.float32(indptr, sums, spot)
-
-
-def _no_name_twice(
-    meeting: NDArray[np.intp], keys: NDArray[np.uint64], named: _Named, spot: Spot
-) -> None:
-    """Refuse a name that comes twice in a row, among nonzeros that share row and column."""
-    codes = named.codes[meeting]
-    order = np.lexsort((codes, keys))
-    again = (np.diff(keys[order]) == 0) & (np.diff(codes[order]) == 0)
-    if again.any():
-        at = order[first(again)]
-        spot.refuse(int(keys[at] >> 32), _TWICE.format(repr(named.names[codes[at]])))
 
 
 def _falls(indptr: Offsets, indices: NDArray[np.uint32]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, groupby
 from operator import itemgetter
@@ -23,12 +23,13 @@ import pyarrow.parquet as pq
 
 from streamtron.core import files
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.rows import Label, are_targets, without_label
+from streamtron.core.rows import are_targets, without_label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import RowCutter
 from streamtron.data.discover import NAMES
 from streamtron.data.formats.text_labels import is_text_name
-from streamtron.data.row_batch import Offsets, RowBatch, offsets_of, row_of
+from streamtron.data.labels import LabelTable
+from streamtron.data.row_batch import Offsets, RowBatch, offsets_of
 
 Format = Literal["libsvm", "parquet"]
 
@@ -114,14 +115,13 @@ def write_shards(
 ) -> Written:
     """Write ``part-00000.parquet`` (or ``.svm``), …, of ``rows_per_shard`` rows each. The first row
     that has a label tells the type of all labels."""
-    batches, first = iter(batches), list[RowBatch]()
+    batches, first = _with_labels_alike(batches, style), list[RowBatch]()
     for batch in batches:
         first.append(batch)
         if batch.classes or are_targets(batch.codes):
             break
-    kind = _kind(next((label for batch in first for label in batch.classes), 0.0))
-    schema = _schema(style, kind, any(batch.code_offsets is not None for batch in first))
-    tables = ((batch.indptr, _table(batch, style, kind, schema)) for batch in chain(first, batches))
+    schema = _schema(first, style)
+    tables = ((batch.indptr, _table(batch, style, schema)) for batch in chain(first, batches))
     rows = nonzeros = size = 0
     for number, shard in groupby(_row_groups(tables, rows_per_shard), key=itemgetter(0)):
         path = os.path.join(directory, f"part-{number:05d}.{ENDINGS[style.to]}")
@@ -133,6 +133,23 @@ def write_shards(
                     nonzeros += len(group["indices"].chunk(0).flatten())
             size += files.flush(file)
     return Written(rows, nonzeros, size)
+
+
+def _with_labels_alike(batches: Iterable[RowBatch], style: ShardStyle) -> Iterator[RowBatch]:
+    """Yield rows with one table of labels; refuse labels of two kinds, and what text cannot say."""
+    table = LabelTable()
+    kinds = "names without blanks, commas and colons" if style.names else "numbers"
+    for given in batches:
+        known = len(table.labels)
+        batch = table.recoded(given)
+        for label, place in zip(table.labels[known:], table.places[known:], strict=True):
+            fits = style.to == "parquet" or not isinstance(label, str)
+            if not fits and not (style.names and is_text_name(str(label))):
+                raise DataError(
+                    f"{place}: label {label!r} is a string, and libsvm text has {kinds} as labels. "
+                    "Convert to Parquet."
+                )
+        yield batch
 
 
 def _row_groups(
@@ -165,21 +182,20 @@ def _writer(
         yield writer.write_table
 
 
-def _kind(label: Label) -> type:
-    return next((kind for kind in (bool, str) if isinstance(label, kind)), float)
-
-
-def _schema(style: ShardStyle, kind: type, multilabel: bool) -> pa.Schema:
+def _schema(first: Sequence[RowBatch], style: ShardStyle) -> pa.Schema:
+    """Return the columns of shards of which these are the first rows."""
+    kind = type(next((label for batch in first for label in batch.classes), 0.0))
     label = pa.large_string() if style.to == "libsvm" else _TYPES[kind]
+    multilabel = any(batch.code_offsets is not None for batch in first)
     fields = {"indices": pa.list_(pa.uint32()), "values": pa.list_(pa.float32())}
     fields["label"] = pa.list_(label) if multilabel else label
     return pa.schema(fields | ({"weight": pa.float64()} if style.weights else {}))
 
 
-def _table(batch: RowBatch, style: ShardStyle, kind: type, schema: pa.Schema) -> pa.Table:
+def _table(batch: RowBatch, style: ShardStyle, schema: pa.Schema) -> pa.Table:
     """Return rows as a table; labels are strings where they become text."""
     type_ = schema.field("label").type
-    _check(batch, style, kind, pa.types.is_list(type_))
+    _check(batch, style, pa.types.is_list(type_))
     if are_targets(batch.codes):
         labels = pa.array(batch.codes, from_pandas=True).cast(type_)
     else:
@@ -187,8 +203,8 @@ def _table(batch: RowBatch, style: ShardStyle, kind: type, schema: pa.Schema) ->
         if style.to == "libsvm":
             classes = [c if isinstance(c, str) else label_text(float(c)) for c in classes]
         codes = pa.array(batch.codes, mask=without_label(batch.codes))
-        labels = pa.array(classes, pa.large_string() if style.to == "libsvm" else _TYPES[kind])
-        labels = labels.take(codes)
+        item = type_.value_type if pa.types.is_list(type_) else type_
+        labels = pa.array(classes, item).take(codes)
     if batch.code_offsets is not None:
         labels = pa.ListArray.from_arrays(pa.array(batch.code_offsets, pa.int32()), labels)
     columns = batch.indices + np.uint32(style.shift % 2**32)  # -1 is added modulo 2³²
@@ -199,12 +215,8 @@ def _table(batch: RowBatch, style: ShardStyle, kind: type, schema: pa.Schema) ->
     return pa.table([*lists, labels, pa.array(weights)][: len(schema)], schema=schema)
 
 
-def _check(batch: RowBatch, style: ShardStyle, kind: type, multilabel: bool) -> None:
+def _check(batch: RowBatch, style: ShardStyle, multilabel: bool) -> None:
     """Refuse what cannot be written in this style, or beside the rows before."""
-    for code, label in enumerate(batch.classes):
-        if problem := _problem(label, style, kind):
-            row = row_of(batch.code_offsets, int(np.argmax(batch.codes == code)))
-            raise DataError(f"{batch.place(row)}: label {label!r} {problem}")
     if (batch.code_offsets is not None) != multilabel:
         raise DataError(f"{batch.place(0)}: lists of labels in some shards and not in others.")
     if batch.weights is not None and not style.weights:
@@ -222,18 +234,6 @@ def _check(batch: RowBatch, style: ShardStyle, kind: type, multilabel: bool) -> 
         what = "neither a label nor a nonzero, and in libsvm text that is no row"
     if wrong.any():
         raise DataError(f"{batch.place(int(np.argmax(wrong)))}: {what}. Convert to Parquet.")
-
-
-def _problem(label: Label, style: ShardStyle, kind: type) -> str | None:
-    """Say why a label cannot be written."""
-    if _kind(label) is not kind:
-        return f"where the rows before have labels of type {kind.__name__}. Write all labels alike."
-    if style.to == "parquet" or not isinstance(label, str):
-        return None
-    if style.names and is_text_name(label):
-        return None
-    kinds = "names without blanks, commas and colons" if style.names else "numbers"
-    return f"is a string, and libsvm text has {kinds} as labels. Convert to Parquet."
 
 
 def _text(group: pa.Table) -> pa.Buffer:
