@@ -28,14 +28,14 @@ from streamtron.data.flat_file import CachedShard, writing_cache
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.storage import Stamp
 
-_SOURCE = re.compile(r"([0-9a-f]{16})_([0-9]+)_(-?[0-9]+)_([0-9a-f]{16}|)_([0-9a-f]{32})\.source")
+_SOURCE = re.compile(r"([0-9a-f]{16})_([0-9]+)_(-?[0-9]+)_([0-9a-f]{32})\.source")
 _FLAT_FILE = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.cache")
 
 _log = logging.getLogger("streamtron")
 
 
 class Source(NamedTuple):
-    """A shard as it was when it was cached: digests of its path and of its stamp's tag."""
+    """A shard as it was when it was cached, by a digest of its path."""
 
     path: str
     stamp: Stamp
@@ -44,8 +44,7 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, shard: ShardFile, fingerprint: str) -> Source:
         """Make that of a shard."""
-        tag = _digest(shard.tag) if shard.tag else ""
-        return cls(_digest(shard.path), shard.stamp._replace(tag=tag), fingerprint)
+        return cls(_digest(shard.path), shard.stamp, fingerprint)
 
     @property
     def name(self) -> str:
@@ -106,7 +105,7 @@ class Cache:
     def _flat_file(self, shard: ShardFile) -> tuple[str, dict[str, Any]] | None:
         """Return the path of the flat file of the shard as it is now, and what shaped it."""
         known = self._sources.get(_digest(shard.path))
-        if known is None or not Source.of(shard, "").stamp.may_be(known.stamp):
+        if known is None or known.stamp != shard.stamp:
             return None
         path, key = self._place(shard, known.fingerprint)
         return (path, key) if os.path.exists(path) else None
@@ -181,8 +180,8 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
 def _sources(directory: str) -> Iterator[Source]:
     for file in cache_files(directory):
         if match := _SOURCE.fullmatch(os.path.basename(file)):
-            path, size, time, tag, fingerprint = match.groups()
-            yield Source(path, Stamp(int(size), int(time), tag), fingerprint)
+            path, size, time, fingerprint = match.groups()
+            yield Source(path, Stamp(int(size), int(time)), fingerprint)
 
 
 def _fingerprint(path: str) -> str:

@@ -15,7 +15,7 @@ from streamtron.core.files import reading_from
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.text_stream import PACKED
-from streamtron.data.prefetch import in_order, run_in_thread
+from streamtron.data.prefetch import run_in_thread
 from streamtron.data.storage import Stamp
 
 Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw"]
@@ -68,12 +68,11 @@ class ShardFile(NamedTuple):
     size: int
     mtime_ns: int
     without: Deletions | None = None
-    tag: str = ""
 
     @property
     def stamp(self) -> Stamp:
         """What it was when it was found."""
-        return Stamp(self.size, self.mtime_ns, self.tag)
+        return Stamp(self.size, self.mtime_ns)
 
     @property
     def bytes_to_read(self) -> int:
@@ -154,7 +153,7 @@ def _under(root: str) -> list[tuple[str, ShardFile]]:
 
 def _shard(path: str, name: str, stamp: Stamp) -> ShardFile:
     location = path if storage.is_uri(path) else os.path.abspath(path)
-    return ShardFile(location, name, format_of(path), stamp.size, stamp.mtime_ns, tag=stamp.tag)
+    return ShardFile(location, name, format_of(path), *stamp)
 
 
 def format_of(path: str) -> Format:
@@ -241,8 +240,7 @@ def _in_store(uri: str) -> list[ShardFile]:
     below = dict(storage.files_below(directory))
     names = _in_order(name for name in below if _matches(name.split("/"), pattern))
     keys = [directory.below(name) for name in names]
-    listed = [(key, below[name]) for key, name in zip(keys, names, strict=True)]
-    stamps = in_order(lambda entry: storage.stamp_of(*entry), listed, storage.REQUESTS)
+    stamps = [storage.stamp_of(key, below[name]) for key, name in zip(keys, names, strict=True)]
     return list(map(_shard, (key.uri for key in keys), names, stamps))
 
 

@@ -192,7 +192,7 @@ def check_all_unchanged(shards: Iterable[ShardFile]) -> None:
 def check_unchanged(shard: ShardFile) -> None:
     """Refuse to go on if this shard is not as it was found."""
     current = stamp(shard.path, shard.name)
-    if not current.may_be(shard.stamp):
+    if current != shard.stamp:
         how = f"{shard.size} bytes when the run began, {current.size} now"
         raise changed(shard, "written anew" if current.size == shard.size else how)
 

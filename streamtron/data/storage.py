@@ -14,7 +14,6 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from functools import lru_cache
 from io import FileIO
 from textwrap import shorten
@@ -40,21 +39,11 @@ _BY_PYARROW = ("s3", "abfs", "abfss", "hdfs", "viewfs")
 
 
 class Stamp(NamedTuple):
-    """Size and time of the last change of a file, which tell whether it was replaced.
-
-    Times of stores are cut to seconds, since a store may tell fractions only sometimes. Changes
-    within a second are told apart by the tag: S3's ETag, and the version where it keeps several, or
-    fsspec's key of the file as it is.
-    """
+    """Size and time of the last change of a file, which tell whether it was replaced. Times of
+    stores are cut to seconds, since a store may tell fractions only sometimes."""
 
     size: int
     mtime_ns: int
-    tag: str = ""
-
-    def may_be(self, other: Stamp) -> bool:
-        """Tell whether both can be of the same bytes: all that is known of both is equal."""
-        tags = {self.tag, other.tag} - {""}
-        return self[:2] == other[:2] and len(tags) <= 1
 
 
 class StoreError(MachineError):
@@ -162,20 +151,12 @@ def stamp(path: str, name: str | None = None) -> Stamp:
 
 
 def stamp_of(target: Place, info: fs.FileInfo | None = None) -> Stamp:
-    """Return the stamp of a store's file; a listing gave ``info``, which has no tags in S3."""
+    """Return the stamp of a store's file; a listing gave ``info``."""
     with store_errors(target.uri):
-        if target.filesystem.type_name == "s3":
-            with target.filesystem.open_input_file(target.path) as file:
-                metadata = {name: value.decode() for name, value in file.metadata().items()}
-                seconds = int(datetime.fromisoformat(metadata["Last-Modified"]).timestamp())
-                tag = " ".join(metadata[name] for name in ("ETag", "VersionId") if name in metadata)
-                return Stamp(int(file.size()), seconds * 10**9, tag)
         info = info or target.filesystem.get_file_info(target.path)
         if not info.is_file:
             raise FileNotFoundError
-        if isinstance(target.filesystem, fs.PyFileSystem):
-            return Stamp(int(info.size), 0, target.filesystem.handler.fs.ukey(target.path))
-        return Stamp(int(info.size), info.mtime_ns // 10**9 * 10**9)
+    return Stamp(int(info.size), (info.mtime_ns or 0) // 10**9 * 10**9)
 
 
 def file_info(target: Place) -> fs.FileInfo:
@@ -248,11 +229,8 @@ def _stored(target: Place, size: int) -> Iterator[bytes]:
         length = file.size()
 
     def part(start: int) -> bytes:
-        count = min(RANGE_BYTES, length - start)
         with store_errors(target.uri):
-            data: bytes = file.read_at(count, start)
-        if len(data) != count:
-            raise MachineError(f"{target.uri}: cannot be read (it ends early). Run again.")
+            data: bytes = file.read_at(min(RANGE_BYTES, length - start), start)
         return data
 
     with file:
