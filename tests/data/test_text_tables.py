@@ -117,7 +117,7 @@ NOT_UTF_8 = r"invalid UTF8 data\)\. Convert the file to UTF-8"
         ("a.csv", f"label,{WIDE}\n{'1,' * 300_000}1\n", "line 1: 1.*columns; .* libsvm text, or"),
         ("a.csv", "y,f1\n1,2\n0,café\n", f"from line 1 on: .*{NOT_UTF_8}"),
         ("a.csv", f"y,f1\n{LONG}0,café\n", f"row {MANY + 1}: .*invalid value"),
-        ("a.jsonl", '[{"y": 1}]', "a JSON array, where an object a line is expected"),
+        ("a.jsonl", '[{"y": 1}]', "row 1: not a file of JSON lines .* from object to array"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1, "f1"', "row 2: not a file of JSON lines"),
         ("a.jsonl", '{"y": 1, "f1": 2}\n{"y": 1}\n', "row 2: null in column 'f1'"),
         ("a.jsonl", OBJECT + '{"y": "a", "f1": 2}\n', "row 2: .* changed from number to string"),

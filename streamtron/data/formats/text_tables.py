@@ -261,13 +261,8 @@ class JsonLinesReader(TextTableReader):
         )
 
     def _end_of_rows(self, cut: Cut, last: bool) -> int:
-        """Refuse an array, and nesting that pyarrow's stack has no room for."""
+        """Refuse nesting that pyarrow's stack has no room for."""
         text = cut.text
-        if cut.line == 1 and text.lstrip().startswith(b"["):
-            raise DataError(
-                f"{self.name}: a JSON array, where an object a line is expected. Write each item "
-                "on a line of its own, as jq -c '.[]' does."
-            )
         deep = text_kernels.too_deep(np.frombuffer(text, np.uint8), MOST_NESTED)
         if deep < len(text):
             raise DataError(
