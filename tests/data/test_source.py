@@ -80,22 +80,6 @@ def test_the_rows_of_a_shard_come_in_frozen_chunks_with_its_labels_as_they_are_m
         assert number == 3
 
 
-@pytest.mark.parametrize("on_bad_shard", ["error", "skip"])
-def test_a_shard_that_changes_before_or_while_it_is_read_is_refused(on_bad_shard, tmp_path):
-    class Disturbed(ListReader):
-        def batches(self):
-            yield from super().batches()
-            write_shard(tmp_path / "b.svm", [(1.0, 1.0, {})] * len(self.opened))
-
-    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {1: 3.0})])
-    [file] = find_shards([str(tmp_path)])
-    for reader, how in ((Disturbed, ""), (ListReader, " .* bytes when the run began")):
-        with lists_are_read(reader), ShardRows(file, PLAIN, on_bad_shard=on_bad_shard) as shard:
-            with pytest.raises(DataError, match=f"b.svm: changed while the run was going{how}"):
-                list(shard.chunks())
-            assert shard.refusal == ""
-
-
 @pytest.mark.parametrize("base", ["auto", 1])  # auto reads the rows for it first
 def test_a_shard_replaced_while_it_is_converted_is_refused(base, tmp_path, monkeypatch):
     path, other = tmp_path / "a.svm", tmp_path / "other"

@@ -219,6 +219,8 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
 def _numbers(values: Any) -> Any:
     """Return values of a matrix as numbers that Arrow has."""
     type_ = values.dtype
+    if type_.kind == "f" and type_.itemsize == 2:  # which scipy has not
+        return values.astype(np.float32)
     if type_.kind in "iuf" and type_.itemsize <= 8:
         return values.astype(type_.newbyteorder("="), copy=False)
     try:
