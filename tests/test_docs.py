@@ -258,7 +258,6 @@ def test_the_memory_figures_are_those_of_the_sum():
     more = told["each class more"]
     assert more[:2] == [memory.LEARNER_BYTES, memory.ALPHA_BYTES]
     assert more[-1] == memory.SHARED_ROW_BYTES
-    assert told["`certify`"] == [memory.CERTIFIED_BYTES]
 
 
 def _anchors(page: Path) -> set[str]:

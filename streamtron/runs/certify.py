@@ -12,7 +12,6 @@ import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -55,13 +54,7 @@ from streamtron.runs.inputs import (
     with_labels_of,
 )
 from streamtron.runs.learners import against_rest, class_weights
-from streamtron.runs.memory import (
-    certificate_memory_needed,
-    fits_in_memory,
-    most_that_fit,
-    plan_memory,
-    size_of,
-)
+from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import deletions_of
 from streamtron.runs.witness import Witness, export
 from streamtron.solver import reading as solver_reading
@@ -248,24 +241,18 @@ def _planned(
     """Return the settings of each learner, with its active set, and how many fit in memory
     together; read all rows into memory if they fit there, too."""
     size, directions = size_of(data), np.size(model.bias)
-    weights, limit = model.sparse_weights.nnz, machine.memory_limit
-    if known is not None:
-        scanned = size._replace(columns=size.columns + weights // directions)
-        needed = partial(certificate_memory_needed, scanned, weights=weights)
-        at_once = most_that_fit(limit, directions, lambda number: needed(learners=number))
-        at_once = max(1, at_once)
-        fits = sum(needed(learners=directions).values()) + size.row_bytes <= limit
-    else:
-        if not fits_in_memory(exact, size):
-            exact = exact.but(active_set=exact.active_set_bytes // directions)
-        plan = plan_memory(exact, machine, size, directions, weights)
-        if plan.total > plan.limit:  # it was fitted with more memory than there is
-            plan = plan_memory(exact.but(active_set=None), machine, size, directions, weights)
-            plan.check(exact.but(active_set=None))
-        exact, at_once, fits = exact.but(active_set=plan.active_set), plan.at_once, True
-    if fits and fits_in_memory(exact, size):
+    if not fits_in_memory(exact, size):
+        exact = exact.but(active_set=exact.active_set_bytes // directions)
+    sizes = machine, size, directions, model.sparse_weights.nnz
+    plan = plan_memory(exact, *sizes)
+    if plan.total > plan.limit:  # it was fitted with more memory than there is
+        plan = plan_memory(exact := exact.but(active_set=None), *sizes)
+        if known is None:  # else rows are only scanned, on disk
+            plan.check(exact)
+    exact = exact.but(active_set=plan.active_set)
+    if plan.total <= plan.limit and fits_in_memory(exact, size):
         data.load()
-    return exact, at_once
+    return exact, plan.at_once
 
 
 def _learner(

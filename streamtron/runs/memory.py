@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
@@ -38,10 +37,6 @@ HEAD_BYTES = 16
 
 OUTSIDE_BYTES = 8
 """An entry of the matrix of rows outside memory, for every learner: see ``Outside``."""
-
-CERTIFIED_BYTES = 8 * 7
-"""A column, for every class that is certified: its weights, the sums of its scan with their
-rounding errors, those of a block, and what its distances are computed from."""
 
 WEIGHT_BYTES = 12
 """A weight that is not 0, of a model in memory: its column and its value."""
@@ -197,38 +192,17 @@ def plan_memory(
         needs = memory_needed(chosen, size, learners=number, threads=threads, of=learners)
         return needs | beside
 
+    def total(number: int, active_set: int) -> int:
+        return sum(needed(number, active_set).values())
+
     active_set = settings.active_set_bytes
-    if settings.active_set is None and not most_that_fit(limit, 1, lambda n: needed(n, active_set)):
-        megabytes = most_that_fit(limit, active_set // 10**6, lambda n: needed(1, n * 10**6))
+    if settings.active_set is None and total(1, active_set) > limit:
+        choices = range(1, active_set // 10**6 + 1)
+        megabytes = bisect_right(choices, limit, key=lambda n: total(1, n * 10**6))
         active_set = 900_000 * megabytes  # a tenth is left, so that updates fit too
-    at_once = max(1, most_that_fit(limit, learners, lambda n: needed(n, active_set)))
+    at_once = bisect_right(range(1, learners + 1), limit, key=lambda n: total(n, active_set))
+    at_once = max(1, at_once)
     return Plan(active_set, learners, at_once, needed(at_once, active_set), limit)
-
-
-def certificate_memory_needed(size: DataSize, *, learners: int, weights: int = 0) -> Needs:
-    """Return what the certificates of so many classes keep in memory, in bytes, if rows are on
-    disk. ``weights`` : of the model that are not 0.
-
-    Examples
-    --------
-    >>> needs = certificate_memory_needed(DataSize(10**6, 10**6, 10**7), learners=3)
-    >>> [size // 10**6 for size in needs.values()]
-    [226, 0, 168, 12, 33]
-    """
-    rows, columns, nonzeros, _ = size
-    return {
-        "interpreter and libraries": INTERPRETER_BYTES,
-        "model": WEIGHT_BYTES * weights,
-        "weights and sums": CERTIFIED_BYTES * columns * learners,
-        "dual variables": ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0),
-        "chunks in flight": 4 * min(BLOCK_NONZEROS, nonzeros) * 8,
-    }
-
-
-def most_that_fit(limit: int, most: int, needed: Callable[[int], Needs]) -> int:
-    """Return how many of ``most`` learners, or of what ``needed`` counts, fit in so many bytes
-    together, perhaps none; ``needed`` : what so many keep in memory."""
-    return bisect_right(range(1, most + 1), limit, key=lambda number: sum(needed(number).values()))
 
 
 def worker_memory_needed(
