@@ -83,16 +83,16 @@ def _row(facts: Mapping[str, Any]) -> Lines:
         decision = f"{direction['decision']:+.6g}"
         yield from aligned([*class_facts(direction), ("decision", decision)])
         shown = direction["features"]
-        others = {"bias": direction["bias"]}
+        remaining = {"bias": direction["bias"]}
         if count := direction["other_features"]:
-            others = {f"{count:,} other features": direction["other_contributions"], **others}
-        empty = [""] * len(others)
-        adds = [*(feature["contribution"] for feature in shown), *others.values()]
+            remaining = {f"{count:,} other features": direction["other_contributions"], **remaining}
+        empty = [""] * len(remaining)
+        adds = [*(feature["contribution"] for feature in shown), *remaining.values()]
         columns = {
             "adds": [f"{value:+.6g}" for value in adds],
             "value": [f"{feature['value']:.6g}" for feature in shown] + empty,
             "weight": [f"{feature['weight']:+.6g}" for feature in shown] + empty,
-            "feature": [*map(feature_text, shown), *others],
+            "feature": [*map(feature_text, shown), *remaining],
         }
         yield from table(columns, ["feature"])
     if ranked[_CLASSES:]:

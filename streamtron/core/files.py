@@ -140,7 +140,7 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
     path = absolute(path)
     target = Path(os.path.realpath(path))
     new = target.with_name(f"{_temporary(target)}{os.urandom(8).hex()}")
-    try:
+    with writing_to(os.fspath(path)):
         if is_stream(path):
             with open(path, "ab") as stream:
                 stream.writelines(parts)
@@ -158,8 +158,6 @@ def write_atomically(path: str | os.PathLike[str], parts: Iterable[bytes | memor
         finally:
             new.unlink(missing_ok=True)
         sync_directory(target.parent)
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be written ({error.strerror or error}).") from error
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
@@ -208,14 +206,15 @@ def nothing_empty(*directories: str | os.PathLike[str] | None) -> Iterator[None]
 
 
 @contextmanager
-def writing_to(path: str, remedy: str, what: str = "cannot be written") -> Iterator[None]:
+def writing_to(path: str, remedy: str = "", what: str = "cannot be written") -> Iterator[None]:
     """Turn an OSError into a MachineError with the path, the reason and the remedy."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             what, remedy = "the disk is full", f"Make room. {remedy}"
-        raise MachineError(f"{path}: {what} ({error.strerror or error}). {remedy}") from error
+        sentences = f"{path}: {what} ({error.strerror or error}). {remedy}".rstrip()
+        raise MachineError(sentences) from error
 
 
 def check_room(directory: str, needed: float, what: str, remedy: str) -> None:

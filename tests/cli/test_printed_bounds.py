@@ -25,7 +25,7 @@ NUMBER = re.compile(r"%$|[.0-9}][efg]$|^[efg]$", re.I)
 """Formats that round to nearest."""
 
 NO_CLAIMS = {
-    "estimate",  # marked by ~
+    "self.estimated_gap",  # marked by ~
     "b / b_scale(epsilon, settings, radius ** 2)",  # a setting
     "100 * abs(self.share)",
     "slack",

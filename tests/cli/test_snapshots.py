@@ -38,7 +38,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _masked(text: str) -> str:
     """The text with # for every number that is not whole, whose last digits depend on how far a
     fit went, for seconds, sizes, dates and versions."""
-    text = re.sub(r"(?m)^seconds .*$", "seconds #", text)
+    phases = r"(?m)^( *)(seconds|preparing|waiting|scanning|solving) .*$"
+    text = re.sub(phases, r"\1\2 #", text)
     text = re.sub(r"\d+(\.\d+)? [kM]?B\b|\d+\.\d+\.\d+|\d{4}-\d\d-\d\d", "#", text)
     text = re.sub(r" *[+-]?(\d+\.\d+(e[+-]?\d+)?|\d+e-\d+)", " #", text)
     lines = text.splitlines()  # headings above such numbers are as wide as these were
