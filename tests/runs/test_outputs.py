@@ -329,7 +329,7 @@ def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(read
     finer = (*words, "--tol", "0.0001")
     for again in ("--resume", "--overwrite"):
         done = here(ready, *finer, again)
-        one_sentence(done, 5, "m: cannot be written (No space left on device)")
+        one_sentence(done, 5, "m: the disk is full (No space left on device)")
         assert (small / "m").read_bytes() == old
         assert names(small) == {"m", "ballast"}
         told = here(ready, "inspect", tmp_path / "run").stdout
