@@ -12,7 +12,6 @@ import sys
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -150,17 +149,10 @@ def test_the_web_service_of_the_docs_answers_with_labels_and_goes_on_after_an_er
     text, serving = text.rsplit("make_server", 1)
     assert serving == '("127.0.0.1", 8000, label).serve_forever()\n'
     (tmp_path / name).write_text(text + printing)
-    command = [sys.executable, name]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as server:
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    paths = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, name], cwd=tmp_path, env=paths, **how) as server:
         try:
-            assert server.stdout is not None
             address = server.stdout.readline().strip()
             assert _posted(address, [["cheap", "pills"], ["noon"]]) == ["spam", "ham"]
             with pytest.raises(urllib.error.HTTPError, match="500"):
@@ -306,23 +298,9 @@ def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(wit
     assert shown == f"Look:\n\n{block}\n```text\nstreamtron {streamtron.__version__}\n```\n"
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads mkdocs.yml, whose tags for Python are not looked at."""
-
-
-_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
-
-
-def _pages_of(nav: Any) -> Iterator[str]:
-    if isinstance(nav, str):
-        yield nav
-    for each in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
-        yield from _pages_of(each)
-
-
 def test_every_page_is_in_the_navigation():
-    config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)
-    assert sorted(_pages_of(config["nav"])) == [page.name for page in sorted(DOCS.glob("*.md"))]
+    named = re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(named) == [page.name for page in sorted(DOCS.glob("*.md"))]
 
 
 @pytest.mark.slow
