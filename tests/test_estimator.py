@@ -531,8 +531,9 @@ def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(classes, c
         learners = fit().certificate_.get("learners", [model.certificate_])
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == sum(len(one["history"]) for one in learners)
-        of_class, gap = f", class {last}" if classes == 3 else "", up(_gaps(model)[-1], 3)
-        assert lines[-1].startswith(f"reading 2{of_class}: gap {gap} proven, ")
+        of_class = f"class {last}: " if classes == 3 else ""
+        assert lines[-1].startswith(f"{of_class}reading 2: ")
+        assert lines[-1].endswith(f", gap {up(_gaps(model)[-1], 3)}")
     StreamtronClassifier().fit(X, y)
     assert capsys.readouterr().out == ""
 
