@@ -203,6 +203,7 @@ def test_the_order_of_names_in_a_record_changes_no_bit():
         ({}, [["age"]], "the model's features have none"),
         ({}, [{"age": 1.0}], "the model's features have none"),
         ({}, [[1.0, 2.0]], "expected numbers of shape (rows, 3)"),
+        ({}, [[1.0, 2.0, 3.0, 4.0]], "expected numbers of shape (rows, 3)"),
         ({}, [1.0, 2.0, 3.0], "of shape (3,)"),
         ({}, [[]], "of shape (1, 0)"),
         ({}, [], "of shape (0,)"),

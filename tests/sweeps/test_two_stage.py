@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import streamtron
@@ -213,6 +213,7 @@ def test_a_row_is_sure_only_if_its_decision_exceeds_what_the_optimum_may_differ_
         max_size=50,
     )
 )
+@example([("right", 1.0), ("wrong", 4.0)])  # 1/5 is rounded up
 def test_the_bounds_of_the_accuracy_hold_in_exact_arithmetic_for_any_weights(rows):
     reach, decisions = AccuracyBounds(), {"right": 1.0, "wrong": -1.0, "unknown": 0.1}
     for start in range(0, len(rows), 7):
