@@ -11,6 +11,7 @@ from streamtron.cli import options, terminal
 from streamtron.cli.common import STOPPED, check_files, workers_of
 from streamtron.cli.summary import learned_lines, not_certified, place_lines
 from streamtron.core.text import ALL_METRICS, METRICS_OF_NUMBERS, Lines, metric_words, up
+from streamtron.sweeps.grid import NAMES
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -85,8 +86,14 @@ def sweep(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
     places = place_lines(model, machine) if model else ()
     terminal.say([*_summary(rows, result.metric, proven), *places])
     if result.exit_code == STOPPED:
-        written = not_certified(proven, model) if proven and model else ""
-        terminal.complain(written or _best_not_certified(rows))
+        best = next(row for row in rows if row["best"])
+        terminal.complain(
+            not_certified(proven, model)
+            if proven and model
+            else "the best candidate stopped before its tolerance was certified: a gap of "
+            f"{up(best['relative_duality_gap'], 3)}, expected {best['tol']:g}. What would help: "
+            "more --max-epochs, or a looser --tol."
+        )
     return result.exit_code
 
 
@@ -101,19 +108,18 @@ def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines
     if "nonzero_weights" in rows[0]:
         columns |= {"not 0": [f"{row['nonzero_weights']:,}" for row in rows]}
     stars = ["*" if row["best"] else "" for row in rows]
-    reasons = [_stop_reason(row) for row in rows]
+    reasons = [
+        f"{row['dropped']} after stage {row['stage']}" if row["dropped"] else row["stop_reason"]
+        for row in rows
+    ]
     columns = {"best": stars, **columns, "ended because": reasons}
     yield from terminal.table(columns, ("best", "ended because"))
     best = next(row for row in rows if row["best"])
     if "class" in best:
         yield "A gap is that of the class with the widest one."
     yield ""
-    price = "delta = 0" if best["C"] is None else f"C = {best['C']:g}"
-    if "loss" in names:
-        price = f"{best['loss']}, {price}"
-    if "l1 ratio" in names:
-        price = f"{price}, l1_ratio = {best['l1_ratio']:g}"
-    yield f"{'best (*)':<18} {price}, rho = {best['rho']:g}: {metric} {_digits(best[metric])}"
+    settings = ", ".join(f"{k} = {_digits(best[k])}" for k in names.values() if k in NAMES)
+    yield f"{'best (*)':<18} {settings}: {metric} {_digits(best[metric])}"
     if report is not None:
         yield ""
         yield from learned_lines(report, verbose=terminal.is_verbose())
@@ -134,20 +140,3 @@ def _columns(rows: Rows, metric: str) -> dict[str, str]:
 
 def _digits(value: float | str | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:.5g}"
-
-
-def _stop_reason(row: Mapping[str, Any]) -> str:
-    """Return why a candidate stopped, or why and where it was dropped."""
-    if not row["dropped"]:
-        return str(row["stop_reason"])
-    return f"{row['dropped']} after stage {row['stage']}"
-
-
-def _best_not_certified(rows: Rows) -> str:
-    best = next(row for row in rows if row["best"])
-    return (
-        "the best candidate stopped before its tolerance was certified: the "
-        f"{'largest ' if 'class' in best else ''}relative duality gap is "
-        f"{up(best['relative_duality_gap'], 3)}, expected {best['tol']:g}. What would help: "
-        f"more --max-epochs, or a --tol looser than {best['tol']:g}."
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import read_toml
 from streamtron.core.kinds import BELOW_1, POSITIVE, Range, make_fields, setting, stage_of
 from streamtron.core.limits import available_memory, available_processors
-from streamtron.core.names import check_names
 from streamtron.core.text import label_meant
 
 PRICES = (1e-20, 1e20)
@@ -39,6 +38,28 @@ _KINKED = ("hinge", "epsilon_insensitive")
 FREE = 4096.0
 """See ``Settings.augmentation``: a bias of 10 then costs 3·10⁻⁶. The certificate is of the problem
 without that penalty (``certificate._price``)."""
+
+
+class UnknownSetting(SettingsError, TypeError):
+    """A name that is not one of a setting."""
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise an UnknownSetting if a name is not that of a setting; it lists similar ones.
+
+    >>> check_names(["max_epoch"], ["max_epochs", "tol"])
+    Traceback (most recent call last):
+    ...
+    streamtron.core.config.UnknownSetting: unknown setting max_epoch: did you mean max_epochs?
+    """
+    known = [*known]
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(str(name), known)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}."
+            raise UnknownSetting(f"unknown setting {name}: {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,3 +439,18 @@ def meets(settings: Mapping[str, Any], gap: float, stop_reason: str) -> bool:
     or the procedure ``faithful``."""
     tol = 0.0 if settings.get("faithful") else settings["tol"]
     return bool(gap <= tol) if tol > 0.0 else stop_reason == "converged"
+
+
+def prices(C: float | None, delta: float | None) -> dict[str, float | None]:
+    """Return C and Δ, given one of them or none, where C is 1: C = 1/(2 Δ²), None if Δ is 0."""
+    if delta is None:
+        C = 1.0 if C is None else C
+        return {"C": C, "delta": (1.0 / (2.0 * C)) ** 0.5}
+    return {"C": 0.5 / delta**2 if delta else None, "delta": delta}
+
+
+def problem_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return loss, penalty and price of kept settings."""
+    names = ("loss", "epsilon", "penalty", "l1_ratio", "C", "delta")
+    known = {"penalty": "l2", **settings}
+    return {name: known[name] for name in names if known.get(name) is not None}

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import is_regressor
 
-from streamtron.core.config import SKLEARN_NAMES, Machine, Settings, label_weights
+from streamtron.core.config import SKLEARN_NAMES, Machine, Settings, label_weights, prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.limits import available_processors
-from streamtron.core.names import prices
 from streamtron.model.linear_model import LinearModel
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from streamtron.core.config import Settings, label_weights
+from streamtron.core.config import Settings, label_weights, prices
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import loss_of
-from streamtron.core.names import prices
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import stays_sparse
 

@@ -19,12 +19,11 @@ import numpy as np
 
 from streamtron.core import theory
 from streamtron.core.certificate import Certificate, zero_columns
-from streamtron.core.config import PROBLEM, Machine, Settings
+from streamtron.core.config import PROBLEM, Machine, Settings, check_names, problem_of
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ReadingDone, WorkDone, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
-from streamtron.core.names import check_names, problem_of
 from streamtron.core.rows import Facts, Label, freeze
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads, opened_threads

@@ -8,11 +8,10 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from streamtron.core.config import READING, Settings
+from streamtron.core.config import READING, Settings, check_names
 from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import whole
 from streamtron.core.limits import available_processors
-from streamtron.core.names import check_names
 from streamtron.data import (
     ReaderConfig,
     ShardFile,

@@ -21,12 +21,11 @@ import jinja2
 import numpy as np
 
 from streamtron.core import text
-from streamtron.core.config import Settings, meets
+from streamtron.core.config import Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import shared, write_atomically
 from streamtron.core.losses import loss_of
-from streamtron.core.names import prices
 from streamtron.data import ShardFile, find_shards
 from streamtron.data.reader_config import ALL
 from streamtron.model.linear_model import LinearModel

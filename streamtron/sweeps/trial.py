@@ -12,10 +12,9 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from streamtron.core import text
-from streamtron.core.config import Settings, meets
+from streamtron.core.config import Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
-from streamtron.core.names import prices
 from streamtron.model.certainty import at_least, at_most
 from streamtron.runs.report import NOT_CERTIFIED, Outcome
 
