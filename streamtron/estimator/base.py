@@ -24,7 +24,6 @@ from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.events import Event, Listener, ReadingDone, ignore, now_and_then
 from streamtron.core.rows import Data, Label
 from streamtron.core.text import format_size, label_text, up
-from streamtron.data import Dataset
 from streamtron.data.profile import with_guesses
 from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
 from streamtron.estimator.rows import MatrixRows, sorted_labels
@@ -96,47 +95,6 @@ def problem_of(
     }
 
 
-def _train_on_shards(
-    paths: list[str],
-    settings: Settings,
-    machine: Machine,
-    classes: Sequence[Label] | None,
-    workers: int | str | Client | None,
-    listen: Listener,
-) -> tuple[Dataset, Settings, list[Learner]]:
-    """Return the data, the settings as the data have decided them, and the learners, which are
-    trained, in the order of the sorted labels; see ``StreamtronEstimator.fit_shards``."""
-    if settings.regression and classes is not None:
-        raise SettingsError("a regression has no classes: leave them out.")
-    if settings.multilabel:
-        raise SettingsError(
-            "an estimator predicts one label a row: use streamtron.fit for multilabel."
-        )
-    known = None if classes is None else sorted_labels(classes)
-    settings = with_guesses(settings, paths, machine.threads)
-    with cache_directory(None, machine) as cache, ExitStack() as stack:
-        open_parts = None
-        if workers is not None:
-            from streamtron.cluster.connect import connect
-            from streamtron.cluster.parts import parts_on
-
-            where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
-            open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
-        call = Call.begin(machine, listen, open_parts)
-        how = paths, [settings], call, cache
-        fitting = stack.enter_context(opened(*how, classes=known))
-        data = fitting.data
-        check_width(data.width, len(data.labels), machine)
-        [learners] = fitting.train()
-        settings = fitting.settings
-        if len(data.labels) < 2 and not settings.regression:
-            raise DataError(
-                f"all {data.rows} rows have one class, {sorted_labels(data.labels)[0]!r}: "
-                "expected two. Add shards that hold the other one, or check label."
-            )
-        return data, settings, in_order(learners, data.labels, settings)
-
-
 def _lines(name_of: Callable[[Label], str] | None) -> Listener:
     """Return a listener that prints a line for every reading, and every ten seconds of one."""
     is_due = now_and_then(begins=False)
@@ -200,9 +158,31 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         several = settings.multiclass or (classes is not None and len(classes) > 2)
         name_of = label_text if several else None
         listen = _lines(name_of) if self.verbose else ignore
-        data, settings, learners = _train_on_shards(
-            as_paths(shards), settings, machine, classes, workers, listen
-        )
+        if settings.multilabel or (settings.regression and classes is not None):
+            reason = "one label a row" if settings.multilabel else "numbers, which have no classes"
+            raise SettingsError(f"an estimator predicts {reason}. Use streamtron.fit.")
+        known, paths = None if classes is None else sorted_labels(classes), as_paths(shards)
+        settings = with_guesses(settings, paths, machine.threads)
+        with cache_directory(None, machine) as cache, ExitStack() as stack:
+            open_parts = None
+            if workers is not None:
+                from streamtron.cluster.connect import connect
+                from streamtron.cluster.parts import parts_on
+
+                where = {"scheduler": workers} if isinstance(workers, str) else {"workers": workers}
+                open_parts = parts_on(stack.enter_context(connect(**where, machine=machine)))
+            call = Call.begin(machine, listen, open_parts)
+            fitting = stack.enter_context(opened(paths, [settings], call, cache, classes=known))
+            data = fitting.data
+            check_width(data.width, len(data.labels), machine)
+            [learners] = fitting.train()
+        settings = fitting.settings
+        if len(data.labels) < 2 and not settings.regression:
+            raise DataError(
+                f"all {data.rows} rows have one class, {sorted_labels(data.labels)[0]!r}: "
+                "expected two. Add shards that hold the other one, or check label."
+            )
+        learners = in_order(learners, data.labels, settings)
         labels, base = sorted_labels(data.labels), data.index_base
         transformer = data.reading.transformer
         self.n_features_in_ = transformer.width if transformer else max(data.width - base, 0)
