@@ -376,7 +376,7 @@ class Scans:
             for learner in training:
                 begin_reading(learner, number)
             trainer.read(number, training)
-            trainer.tell(number, "solving")
+            trainer.tell(step="solving")
             trainer.solve(training, finish_reading)
             for k in (k for k in searching if learners[k] in training):
                 if (bound := learners[k].certificate) is not None and bound.dual:

@@ -18,8 +18,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, WorkDone, ignore
@@ -58,7 +59,7 @@ def train(trainer: Trainer, resumed: Resumed | None = None) -> None:
         for learner in learners:
             trainer.begin_reading(learner, reading)
         rows = trainer.read(reading, learners)
-        trainer.tell(reading, "solving")
+        trainer.tell(step="solving")
         trainer.solve(learners, trainer.finish_reading)
         trainer.end_reading(learners)
         for learner in learners:
@@ -107,7 +108,7 @@ class Trainer(ABC):
     ) -> None:
         self.learners, self.settings, self.listen = list(learners), settings, listen
         self._checkpointer, self._group, self.reading = checkpointer, group, 0
-        self._purpose = ""
+        self._begun = WorkDone("train")  # how the reading began
 
     @abstractmethod
     def begin(self, learners: Sequence[Learner]) -> None:
@@ -152,13 +153,14 @@ class Trainer(ABC):
     def tell_begin(self, reading: int, learners: Sequence[Learner]) -> None:
         """Tell what a reading is for, how much there is to read, and how many wait for it."""
         purposes = {"train" if learner.visits else "scan" for learner in learners}
-        self._purpose = " and ".join(sorted(purposes))
-        self.tell(reading, self._purpose)
-
-    def tell(self, reading: int, step: str, rows: int = 0, nonzeros: int = 0) -> None:
-        """Tell how far a step of a reading is."""
         left = sum(learner.finished is None for learner in self._everyone)
-        self.listen(WorkDone(step, reading, nonzeros, self.size[1], rows, left))
+        purpose, total = " and ".join(sorted(purposes)), self.size[1]
+        self._begun = WorkDone(purpose, reading, total=total, problems=left)
+        self.listen(self._begun)
+
+    def tell(self, **done: Any) -> None:
+        """Tell how far the reading is, by fields of ``WorkDone``."""
+        self.listen(replace(self._begun, **done))
 
     def _state(self) -> State:
         span = self._group.span if self._group else None
@@ -219,7 +221,7 @@ class OnePart(Trainer):
                     return rows
                 self._take(chunk, takers)
                 rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
-                self.tell(reading, self._purpose, rows, nonzeros)
+                self.tell(done=nonzeros, rows=rows)
                 obey_stop()
                 del chunk  # kept while the next is awaited, it would be one more in memory
 
