@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -175,8 +176,8 @@ class Facts(NamedTuple):
 
     ``rows`` : how many. ``weight`` : the sum of their weights; ``least_weight`` and
     ``largest_weight``. ``sq_norm`` : the largest ‖x_k‖². ``label_weights`` : the sum of the weights
-    of the rows of each label, by code. ``mean``, ``least``, ``largest`` : of labels that are
-    numbers; 0 of others. ``by_row`` : see ``Rows``.
+    of the rows of each label, by code. ``total``, ``least``, ``largest`` : the sum and the ends of
+    labels that are numbers; 0 of others. ``by_row`` : see ``Rows``.
     """
 
     rows: int
@@ -185,10 +186,33 @@ class Facts(NamedTuple):
     largest_weight: float
     sq_norm: float
     label_weights: tuple[float, ...]
-    mean: float = 0.0
+    total: float = 0.0
     least: float = 0.0
     largest: float = 0.0
     by_row: bool = False
+
+    @property
+    def mean(self) -> float:
+        """The mean of labels that are numbers."""
+        return self.total / max(self.rows, 1)
+
+    def plus(self, later: Facts) -> Facts:
+        """Add the facts of later rows, whose codes mean the same labels."""
+        if not (self.rows and later.rows):
+            return later if later.rows else self
+        pairs = zip_longest(self.label_weights, later.label_weights, fillvalue=0.0)
+        return Facts(
+            self.rows + later.rows,
+            self.weight + later.weight,
+            min(self.least_weight, later.least_weight),
+            max(self.largest_weight, later.largest_weight),
+            max(self.sq_norm, later.sq_norm),
+            tuple(first + second for first, second in pairs),
+            self.total + later.total,
+            min(self.least, later.least),
+            max(self.largest, later.largest),
+            self.by_row and later.by_row,
+        )
 
 
 NO_FACTS = Facts(0, 0.0, 0.0, 0.0, 0.0, ())

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import COLUMN_MAX, Block, Chunk, Held, Label, ranges_of
+from streamtron.core.rows import COLUMN_MAX, NO_FACTS, Block, Chunk, Held, Label, ranges_of
 from streamtron.data.blocks import (
     all_ones,
     block_borders,
@@ -20,8 +20,8 @@ from streamtron.data.blocks import (
     one_a_row,
     squares_of,
 )
-from streamtron.data.dataset import facts_of_one, ranked
-from streamtron.data.prepare import ShardFacts
+from streamtron.data.dataset import ranked
+from streamtron.data.prepare import facts_of
 from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
 
 
@@ -92,10 +92,10 @@ class MemoryData:
             return Block(start, stop - start, int(indptr[stop] - indptr[start]))
 
         self._chunks = [block(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
-        known = ShardFacts()
+        facts = NO_FACTS._replace(label_weights=(0.0,) * len(labels))
         for chunk in self._chunks:  # summed as those of a shard
-            known.add(slice_batch(self._batch, chunk.first_row, chunk.first_row + chunk.rows))
-        facts = facts_of_one(known, len(self.labels))
+            stop = chunk.first_row + chunk.rows
+            facts = facts.plus(facts_of(slice_batch(self._batch, chunk.first_row, stop)))
         self.facts = facts._replace(by_row=self._batch.by_row)
         borders = [
             chunk.first_row + border

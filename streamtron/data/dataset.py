@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Self
+from typing import Self
 from weakref import WeakSet
 
 import numpy as np
@@ -23,18 +22,17 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.errors import DataError
-from streamtron.core.rows import Block, Chunk, Facts, Held, Label, freeze, make_rows, ranges_of
+from streamtron.core.rows import NO_FACTS, Block, Chunk, Facts, Held, Label, freeze, ranges_of
 from streamtron.core.threads import opened_threads
 from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
 from streamtron.data.discover import ShardFile
 from streamtron.data.flat_file import (
     CachedShard,
+    ColumnNumbers,
     Columns,
     GroupReader,
     Slot,
     Table,
-    read_blocks,
-    room_for,
     writing_cache,
 )
 from streamtron.data.labels import LabelTable, too_few
@@ -47,15 +45,11 @@ from streamtron.data.manifest import (
     check_duplicate,
     no_rows,
 )
-from streamtron.data.prefetch import PATIENCE, prefetch
-from streamtron.data.prepare import Prepared, Preparing, ShardFacts, prepare
+from streamtron.data.prefetch import prefetch
+from streamtron.data.prepare import Prepared, Preparing, prepare
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import resolve_by_first
 from streamtron.data.row_batch import RowBatch
-
-DENSE = 1 << 24
-"""Column numbers below this are counted in an array with a place for each; else tables are sorted
-and merged."""
 
 AS_NUMBERED = 1 << 12
 """So few columns keep the order of their numbers: their weights are in the cache anyway, and dense
@@ -107,13 +101,12 @@ class Dataset(AbstractContextManager["Dataset"]):
     ) -> None:
         self._expected = expected or Expected()
         self.reading, self.directory = reading, directory
-        self._given = [made.shard for made in prepared]
         self.skipped = tuple(
-            Skipped(made.shard.name, made.reason) for made in prepared if made.contents is None
+            Skipped(made.shard.name, made.reason) for made in prepared if made.file is None
         )
-        self._prepared = [made for made in prepared if made.contents is not None]
+        self._prepared = [made for made in prepared if made.file is not None]
         self.shards = tuple(made.shard for made in self._prepared)
-        self._files = [made.opened(reading, directory) for made in self._prepared]
+        self._files = [made.file for made in self._prepared if made.file is not None]
         self.nonzeros_read = sum(made.nonzeros for made in prepared)
         self.bytes_read = sum(made.bytes for made in prepared)
         self.manifest = Manifest(tuple(self._records()))
@@ -122,9 +115,8 @@ class Dataset(AbstractContextManager["Dataset"]):
         codes = self._read_labels()
         self.facts = _facts_of(self._files, codes, len(self.labels))
         self._check_labels()
-        self.numbers = rank_columns(self._files) if numbers is None else numbers
+        self.numbers, ranks = rank_columns(self._files, directory, numbers)
         self.width = int(self.numbers.max()) + 1 if len(self.numbers) else 0
-        ranks = ranks_of(self._files, self.numbers, directory)
         self._slots = [
             Slot(file, number, table, places)
             for file, table, places in zip(self._files, codes, ranks, strict=True)
@@ -186,12 +178,8 @@ class Dataset(AbstractContextManager["Dataset"]):
 
     def places_of(self, numbers: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return the rank of each column number; -1 where it does not occur."""
-        order = np.argsort(self.numbers, kind="stable")
-        known = self.numbers[order]
-        at = np.minimum(np.searchsorted(known, numbers), max(len(known) - 1, 0))
-        if not len(known):
-            return np.full(len(numbers), -1)
-        return np.where(known[at] == numbers, order[at], -1)
+        places = ColumnNumbers(self.numbers).number(numbers.astype(np.uint32)).astype(np.int64)
+        return np.where(places < self.columns, places, -1)
 
     def part(self, first: int, stop: int) -> Dataset:
         """Return the data set of some of the shards, with the labels, facts and ranks of all, whose
@@ -218,14 +206,13 @@ class Dataset(AbstractContextManager["Dataset"]):
 
         def read(group: list[int]) -> None:
             first, stop = group[0], group[-1] + 1
-            room = np.empty(room_for(self._slots[first:stop]), np.uint32)
             into = indices[starts[first] :], values[firsts[first] :]
-            parts[first:stop] = read_blocks(self._slots[first:stop], *into, room, by_row=by_row)
+            parts[first:stop] = GroupReader(by_row=by_row).read(self._slots[first:stop], *into)
 
         opened_threads().work(read, [*self._in_data_order()])
         rows = [part for part in parts if part is not None]
         self._batch = join_rows(rows, indices, values, by_row=by_row) if rows else _no_rows()
-        known = [made.contents for made in self._prepared if made.contents and not made.bytes]
+        known = [made.file.contents for made in self._prepared if made.file and not made.bytes]
         self._count(sum(c.nonzeros for c in known), sum(c.bytes for c in known))
         chunk = make_chunk(self._batch, ((0, self.rows),))
         self.held = Held(chunk.rows, chunk.squares)
@@ -289,13 +276,8 @@ class Dataset(AbstractContextManager["Dataset"]):
         """Stop all readings, their threads included."""
         self._closed = True
         for reading in list(self._running):
-            patience = time.monotonic() + PATIENCE
-            while time.monotonic() < patience:
-                try:
-                    reading.close()
-                    break
-                except ValueError:  # another thread is in it, and ends it with its next chunk
-                    time.sleep(0.01)
+            with suppress(ValueError):  # another thread is in it, and ends with its next chunk
+                reading.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -309,7 +291,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         first_row = 0
         for shard, file in zip(self.shards, self._files, strict=True):
             rows, nonzeros = file.contents.rows, file.contents.nonzeros
-            yield ShardRecord.of(shard, file.fingerprint(), rows, nonzeros, first_row)
+            yield ShardRecord.of(shard, file.fingerprint, rows, nonzeros, first_row)
             first_row += rows
 
     def _make_blocks(self) -> Iterator[Block]:
@@ -338,7 +320,7 @@ class Dataset(AbstractContextManager["Dataset"]):
             raise no_rows(self.shards or given, self.reading.share)
 
     def _read_labels(self) -> list[NDArray[np.int32]]:
-        """Number the labels of all shards, and return the codes of each shard's own."""
+        """Number the labels of all shards, and return the code of each by its code in the file."""
         table = LabelTable(self._expected.most_labels, self._expected.classes)
         codes = []
         for shard, file in zip(self.shards, self._files, strict=True):
@@ -347,7 +329,7 @@ class Dataset(AbstractContextManager["Dataset"]):
                 table.code(label, lambda _, at=f"{name}, {place}": at, 0)  # type: ignore[misc]
                 for label, place in zip(contents.labels, contents.places, strict=True)
             ]
-            codes.append(np.array([*shard_codes, -1], np.int32))
+            codes.append(np.array([-1, *shard_codes], np.int32))
         self.labels: list[Label] = table.labels
         return codes
 
@@ -369,35 +351,39 @@ class Dataset(AbstractContextManager["Dataset"]):
             raise too_few(counting, labels, self.rows)
 
 
-def rank_columns(files: Sequence[CachedShard]) -> Columns:
-    """Return the columns that occur in some file, the most frequent first; of few, in the order of
-    their numbers. Columns that occur as often are in that order, too."""
-    totals = np.zeros(0, np.int64)  # of numbers below DENSE, by number
-    tables = [Table(np.zeros(0, np.uint32), totals)]  # of files with others: merged, and waiting
-    for file in files:
-        table = file.table()
-        width = int(table.columns.max(initial=0)) + 1
-        if width <= DENSE:
-            if width > len(totals):
-                size = min(DENSE, max(width, 2 * len(totals)))
-                totals = np.append(totals, np.zeros(size - len(totals), np.int64))
-            totals[table.columns] += table.counts
-            continue
-        tables.append(table)
-        merged, *waiting = (len(table.columns) for table in tables)
-        if sum(waiting) > max(merged, DENSE):
-            tables = [_merged(tables)]
-    known = np.flatnonzero(totals).astype(np.uint32)
-    return _by_rank(*_merged([*tables, Table(known, totals[known])]))
+def rank_columns(
+    files: Sequence[CachedShard], directory: str, known: Columns | None = None
+) -> tuple[Columns, list[Columns]]:
+    """Return the columns that occur in some file, by rank, and the rank of each column of each
+    file. ``known`` : the columns by rank, if they are; DataError: a file has others."""
+    numbers, sizes = ColumnNumbers(known), [file.contents.columns for file in files]
+    room, ranks = _room(sum(sizes), directory), list[Columns]()
+    for file, stop in zip(files, accumulate(sizes), strict=True):
+        ranks.append(room[stop - file.contents.columns : stop])
+        ranks[-1][:] = numbers.add(file.table())
+        if known is not None and ranks[-1].max(initial=0) >= len(known) and len(ranks[-1]):
+            raise DataError(
+                f"{file.name}: it has columns that the data set has not. Shards must stay as they "
+                "are until the run has ended; run again."
+            )
+    if known is None:
+        known, places = _by_rank(numbers.table)
+        for of_file in ranks:
+            of_file[:] = places[of_file]
+    freeze(*ranks)
+    return known, ranks
 
 
-def _by_rank(columns: Columns, counts: NDArray[np.int64]) -> Columns:
-    """Return rising columns by rank, frozen."""
-    if len(columns) > AS_NUMBERED:
-        columns = columns[np.argsort(-counts, kind="stable")]
-    columns = columns.copy()
-    freeze(columns)
-    return columns
+def _by_rank(table: Table) -> tuple[Columns, Columns]:
+    """Return the columns of a table, the most frequent first; of few, in the order of their
+    numbers, in which are those that occur as often, too; and the rank of each."""
+    order = np.argsort(table.columns)
+    if len(order) > AS_NUMBERED:
+        order = order[np.argsort(-table.counts[order], kind="stable")]
+    columns, ranks = table.columns[order], np.empty(len(order), np.uint32)
+    ranks[order] = np.arange(len(order), dtype=np.uint32)
+    freeze(columns, ranks)
+    return columns, ranks
 
 
 def ranked(indices: Columns) -> tuple[Columns, Columns]:
@@ -406,47 +392,11 @@ def ranked(indices: Columns) -> tuple[Columns, Columns]:
     >>> [columns.tolist() for columns in ranked(np.array([7, 2, 7], np.uint32))]
     [[2, 7], [1, 0, 1]]
     """
-    width = int(indices.max(initial=0)) + 1
-    if width <= DENSE:
-        totals = np.zeros(width, np.int64)
-        ends = np.array([0, len(indices)])
-        kernels.count_columns(make_rows(ends, indices, np.zeros(0, np.float32)), totals)
-        columns = np.flatnonzero(totals).astype(np.uint32)
-        counts = totals[columns]
-    else:
-        columns, counts = np.unique(indices, return_counts=True)
-    numbers = _by_rank(columns, counts)
-    return numbers, _finder(numbers)(indices)
-
-
-def _merged(tables: Sequence[Table]) -> Table:
-    """Add tables; the columns rise."""
-    columns = np.concatenate([table.columns for table in tables])
-    counts = np.concatenate([table.counts for table in tables])
-    order = np.argsort(columns, kind="stable")
-    columns, counts = columns[order], counts[order]
-    starts = np.flatnonzero(np.append(True, columns[1:] != columns[:-1])[: len(columns)])
-    return Table(columns[starts], np.add.reduceat(counts, starts) if len(starts) else counts)
-
-
-def ranks_of(files: Sequence[CachedShard], numbers: Columns, directory: str) -> list[Columns]:
-    """Return the rank of each column of each file, by the file's own numbers; ``numbers`` : those
-    of all, by rank. DataError: a file has a column that is not among them."""
-    find = _finder(numbers)
-    sizes = [file.contents.columns for file in files]
-    room = _room(sum(sizes), directory)
-    ranks = []
-    for file, stop in zip(files, accumulate(sizes), strict=True):
-        places, columns = room[stop - file.contents.columns : stop], file.table().columns
-        places[:] = find(columns)
-        if len(columns) and not (len(numbers) and np.array_equal(numbers[places], columns)):
-            raise DataError(
-                f"{file.name}: it has columns that the data set has not. Shards must stay as they "
-                "are until the run has ended; run again."
-            )
-        freeze(places)
-        ranks.append(places)
-    return ranks
+    numbers = ColumnNumbers()
+    found = numbers.number(indices)
+    columns, ranks = _by_rank(numbers.table)
+    kernels.renumber(found, ranks, found)
+    return columns, found
 
 
 def _room(size: int, directory: str) -> Columns:
@@ -459,58 +409,17 @@ def _room(size: int, directory: str) -> Columns:
         return np.asarray(np.memmap(unnamed, np.uint32, "r+", shape=(size,)))
 
 
-def _finder(numbers: Columns) -> Callable[[Columns], Columns]:
-    """Return the function that finds the ranks of columns; of a column that has none, any."""
-    width = int(numbers.max(initial=0)) + 1
-    if width <= DENSE:
-        places = np.zeros(width, np.uint32)
-        places[numbers] = np.arange(len(numbers), dtype=np.uint32)
-
-        def find(columns: Columns) -> Columns:
-            ranks = np.zeros(len(columns), np.uint32)
-            kernels.renumber(columns, places, ranks)
-            return ranks
-
-        return find
-    order = np.argsort(numbers, kind="stable").astype(np.uint32)
-    rising = numbers[order]
-    return lambda columns: order[np.minimum(np.searchsorted(rising, columns), len(order) - 1)]
-
-
-def facts_of_one(known: ShardFacts, labels: int) -> Facts:
-    """Return what is known of rows whose codes are those of so many labels."""
-    return _joined([(known.to_dict(), np.arange(labels + 1, dtype=np.int32))], labels)
-
-
 def _facts_of(
     files: Sequence[CachedShard], codes: Sequence[NDArray[np.int32]], labels: int
 ) -> Facts:
     """Join what is known of the shards, in their order."""
-    known = [file.contents.facts for file in files]
-    by_row = all(entry.values != "all" for file in files for entry in file.contents.entries)
-    return _joined([*zip(known, codes, strict=True)], labels)._replace(by_row=by_row)
-
-
-def _joined(known: Sequence[tuple[dict[str, Any], NDArray[np.int32]]], labels: int) -> Facts:
-    counting = [(facts, shard_codes) for facts, shard_codes in known if facts["rows"]]
-    weights, rows = np.zeros(labels), sum(facts["rows"] for facts, _ in known)
-    for facts, shard_codes in counting:
-        of_labels = np.array(facts["labels"])
-        weights[shard_codes[: len(of_labels)]] += of_labels
-
-    def ends(name: str) -> tuple[float, float]:
-        pairs = [facts[name] for facts, _ in counting] or [(0.0, 0.0)]
-        return min(low for low, _ in pairs), max(high for _, high in pairs)
-
-    return Facts(
-        rows,
-        sum(facts["weight"] for facts, _ in known),
-        *ends("weights"),
-        max((facts["sq_norm"] for facts, _ in known), default=0.0),
-        tuple(weights.tolist()),
-        sum(facts["total"] for facts, _ in known) / max(rows, 1),
-        *ends("targets"),
-    )
+    facts = NO_FACTS._replace(label_weights=(0.0,) * labels)
+    for file, shard_codes in zip(files, codes, strict=True):
+        weights, known = np.zeros(labels), file.contents.facts
+        weights[shard_codes[1 : 1 + len(known.label_weights)]] = known.label_weights
+        facts = facts.plus(known._replace(label_weights=(*weights.tolist(),)))
+    by_row = all(entry.by_row for file in files for entry in file.contents.entries)
+    return facts._replace(by_row=by_row)
 
 
 def _no_rows() -> RowBatch:

@@ -15,25 +15,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor
 from streamtron.core.files import CACHE_REMEDY, check_room
-from streamtron.core.rows import are_targets
+from streamtron.core.rows import NO_FACTS, Facts, are_targets
 from streamtron.core.text import format_size
 from streamtron.data import readers
 from streamtron.data.blocks import cut_blocks
-from streamtron.data.cache import Cache
+from streamtron.data.cache import Cache, drop_earlier, path_of
 from streamtron.data.discover import ShardFile
-from streamtron.data.flat_file import CachedShard, Contents
+from streamtron.data.flat_file import CachedShard, FlatWriter
 from streamtron.data.labels import LabelTable
-from streamtron.data.manifest import changed, check_unchanged
+from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import PATIENCE, raise_if_cancelled, start, work_for
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.row_batch import FileReader, RowBatch
+from streamtron.data.row_batch import RowBatch
 from streamtron.data.shard_rows import rows_of
 
 _log = logging.getLogger("streamtron")
@@ -91,20 +91,11 @@ class Prepared(NamedTuple):
     was there; or why it is left out. ``notes`` : what is odd about it."""
 
     shard: ShardFile
-    path: str
-    contents: Contents | None
+    file: CachedShard | None
     bytes: int = 0
     nonzeros: int = 0
     reason: str = ""
     notes: tuple[str, ...] = ()
-
-    def opened(self, reading: ReaderConfig, directory: str) -> CachedShard:
-        """Open the prepared file, which is made again where it is damaged."""
-        assert self.contents is not None
-        file = CachedShard(self.path, self.shard.name, self.contents)
-        task = PrepareTask(self.shard, reading, directory, 1, None, 0, skip=False)
-        file.remake = partial(_remade, task, file.fingerprint())
-        return file
 
 
 def prepare_shard(task: PrepareTask, progress: Progress | None = None) -> Iterator[Prepared]:
@@ -112,42 +103,39 @@ def prepare_shard(task: PrepareTask, progress: Progress | None = None) -> Iterat
     read."""
     check_unchanged(task.shard)
     try:
-        yield _made(task, _opened(task), progress or Progress())
+        yield _made(task, progress or Progress())
     except DataError as error:
         if not task.skip:
             raise
         check_unchanged(task.shard)  # a shard that is being rewritten is not a bad one
-        yield Prepared(task.shard, "", None, reason=str(error))
+        yield Prepared(task.shard, None, reason=str(error))
 
 
-def _opened(task: PrepareTask) -> FileReader:
-    return readers.open_reader(task.shard, task.reading, task.threads, task.directory)
-
-
-def _made(task: PrepareTask, reader: FileReader, progress: Progress) -> Prepared:
-    shard, cache = task.shard, Cache(task.directory, task.reading)
-    table, facts = LabelTable(task.most_labels), ShardFacts()
+def _made(task: PrepareTask, progress: Progress) -> Prepared:
+    shard, table, facts = task.shard, LabelTable(task.most_labels), NO_FACTS
+    reader = readers.open_reader(shard, task.reading, task.threads, task.directory)
     done, unread = 0, task.unread
-    with cache.writer() as writer:
+    with FlatWriter(task.directory) as writer:
         for number, rows in enumerate(rows_of(reader, table)):
             fetched = reader.bytes_read
             if unread and fetched > done > 0:  # a first batch has been written
                 _check_room(task, writer.bytes / done)
                 unread = 0
             writer.write(cut_blocks(rows, number))
-            facts.add(rows)
+            facts = facts.plus(facts_of(rows))
             progress.add(fetched - done, rows.rows, rows.nonzeros)
             done = fetched
         if unread and shard.size:
             _check_room(task, writer.bytes / shard.size)
-        fingerprint = reader.fingerprint()
+        path = path_of(task.directory, task.reading, shard, reader.fingerprint())
         check_unchanged(shard)
         progress.add(shard.size - done, 0, 0)
         # without the name of the shard, which may have another one when the file is opened
         places = [place.removeprefix(f"{shard.name}, ") for place in table.places]
-        file = cache.finish(writer, shard, fingerprint, table.labels, places, facts.to_dict())
-    read = shard.bytes_to_read, file.contents.nonzeros
-    return Prepared(shard, file.path, file.contents, *read, notes=tuple(sorted(reader.notes)))
+        contents = writer.finish(path, table.labels, places, facts)
+    drop_earlier(path)
+    read, notes = (shard.bytes_to_read, contents.nonzeros), tuple(sorted(reader.notes))
+    return Prepared(shard, CachedShard(path, shard.name, contents), *read, notes=notes)
 
 
 def _check_room(task: PrepareTask, ratio: float) -> None:
@@ -157,64 +145,31 @@ def _check_room(task: PrepareTask, ratio: float) -> None:
     check_room(task.directory, task.unread * ratio, what, CACHE_REMEDY)
 
 
-def _remade(task: PrepareTask, fingerprint: str) -> Contents:
-    """Make a prepared file again from the same bytes."""
-    check_unchanged(task.shard)
-    reader = _opened(task)
-    if reader.fingerprint() != fingerprint:
-        raise changed(task.shard, "its contents differ from what the cache was made of")
-    contents = _made(task, reader, Progress()).contents
-    assert contents is not None
-    return contents
-
-
-class ShardFacts:
-    """What is known of a shard's rows of a weight above 0; see ``core.rows.Facts``."""
-
-    def __init__(self) -> None:
-        self.rows, self.weight, self.total = 0, 0.0, 0.0
-        self.weights = self.targets = (np.inf, -np.inf)
-        self.sq_norm = 0.0
-        self.labels = np.zeros(0)
-
-    def add(self, rows: RowBatch) -> None:
-        """Add rows with the shard's codes."""
-        weights = np.ones(rows.rows) if rows.weights is None else rows.weights
-        counts = weights > 0.0
-        if not counts.any():
-            return
-        assert rows.squares is not None
-        self.rows += int(np.count_nonzero(counts))
-        self.weight += float(weights.sum())
-        self.weights = _extended(self.weights, weights[counts])
-        self.sq_norm = max(self.sq_norm, float(rows.squares[counts].max()))
-        codes = rows.codes
-        if are_targets(codes):
-            self.targets = _extended(self.targets, codes[counts])
-            self.total += float(codes[counts].sum())
-            return
-        if rows.code_offsets is not None:
-            weights = np.repeat(weights, np.diff(rows.code_offsets))
-        met = codes >= 0
-        sums = np.bincount(codes[met], weights[met]).astype(np.float64)  # of none, integers
-        sums[: len(self.labels)] += self.labels[: len(sums)]
-        self.labels = np.append(sums, self.labels[len(sums) :])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as the footer has them."""
-        return {
-            "rows": self.rows,
-            "weight": self.weight,
-            "weights": [*self.weights] if self.rows else [0.0, 0.0],
-            "sq_norm": self.sq_norm,
-            "labels": self.labels.tolist(),
-            "targets": [*self.targets] if np.isfinite(self.targets[0]) else [0.0, 0.0],
-            "total": self.total,
-        }
-
-
-def _extended(known: tuple[float, float], values: Any) -> tuple[float, float]:
-    return min(known[0], float(values.min())), max(known[1], float(values.max()))
+def facts_of(rows: RowBatch) -> Facts:
+    """Return what is known of rows with the codes of a shard, or of all data."""
+    weights = np.ones(rows.rows) if rows.weights is None else rows.weights
+    counts, codes, numbers = weights > 0.0, rows.codes, np.zeros(1)
+    if not counts.any():
+        return NO_FACTS
+    assert rows.squares is not None
+    label_weights: tuple[float, ...] = ()
+    if are_targets(codes):
+        numbers = codes[counts]
+    else:
+        lengths = 1 if rows.code_offsets is None else np.diff(rows.code_offsets)
+        met, of_codes = codes >= 0, np.repeat(weights, lengths)
+        label_weights = (*np.bincount(codes[met], of_codes[met]).astype(np.float64).tolist(),)
+    return Facts(
+        int(np.count_nonzero(counts)),
+        float(weights.sum()),
+        float(weights[counts].min()),
+        float(weights.max()),
+        float(rows.squares[counts].max()),
+        label_weights,
+        float(numbers.sum()),
+        float(numbers.min()),
+        float(numbers.max()),
+    )
 
 
 class Preparing(NamedTuple):
@@ -249,21 +204,18 @@ def prepare(
         PrepareTask(shard, reading, cache.directory, threads, most, 0 if number else unread, skip)
         for number, shard in enumerate(new)
     ]
-    try:
-        if how.executor is not None:
-            made = [*how.executor(prepare_shard, tasks)]
-        else:
-            made = _on_threads(tasks, how, at_once)
-    finally:
-        cache.drop_outdated()
+    if how.executor is not None:
+        made = [*how.executor(prepare_shard, tasks)]
+    else:
+        made = _on_threads(tasks, how, at_once)
     for prepared in made:
         for note in prepared.notes:
             _log.warning("%s", note)
-        if prepared.contents is None:
+        if prepared.file is None:
             _log.warning("%s The shard is left out.", prepared.reason)
     following = iter(made)
     return [
-        next(following) if file is None else Prepared(shard, file.path, file.contents)
+        next(following) if file is None else Prepared(shard, file)
         for shard, file in zip(shards, known, strict=True)
     ]
 

@@ -18,9 +18,10 @@ import pytest
 import xxhash
 
 from streamtron.core.errors import DataError, FileDamaged, MachineError
+from streamtron.core.rows import Facts
 from streamtron.core.sealed import canonical, sealed_bytes
 from streamtron.data import Dataset, ReaderConfig
-from streamtron.data.flat_file import _END, _HEAD, _TAIL, Entry, read_contents
+from streamtron.data.flat_file import _END, _TAIL, Entry, read_contents
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
@@ -146,9 +147,8 @@ def write_flat(path: Path, segments: bytes, footer: dict[str, Any] | bytes) -> N
 
 def write_forged(path: Path, segments: bytes, footer: dict[str, Any], entry: Entry) -> None:
     """The same of one segment, whose checksum and that of the table are right."""
-    body, table = np.split(np.frombuffer(segments, np.uint8), [len(_HEAD) + entry.bytes])
-    checksum = xxhash.xxh3_64_intdigest(body[len(_HEAD) :].tobytes())
-    footer["table_checksum"] = xxhash.xxh3_64_intdigest(table.tobytes())
+    checksum = xxhash.xxh3_64_intdigest(segments[: entry.bytes])
+    footer["table_checksum"] = xxhash.xxh3_64_intdigest(segments[entry.bytes :])
     write_flat(path, segments, footer | {"entries": [[*entry._replace(checksum=checksum)]]})
 
 
@@ -158,7 +158,12 @@ def entry_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
 
 
 def facts_of(footer: dict[str, Any], **change: Any) -> dict[str, Any]:
-    return footer | {"facts": footer["facts"] | change}
+    return footer | {"facts": [*Facts(*footer["facts"])._replace(**change)]}
+
+
+def size_of(footer: dict[str, Any], array: str, size: Any) -> dict[str, Any]:
+    sizes = dict(zip(ARRAYS, Entry(*footer["entries"][0]).sizes, strict=True)) | {array: size}
+    return entry_of(footer, sizes=[*sizes.values()])
 
 
 FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
@@ -166,8 +171,9 @@ FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "rows below 0": lambda f: entry_of(f, rows=-9),
     "rows that are no number": lambda f: entry_of(f, rows="9"),
     "an offset behind the end": lambda f: entry_of(f, offset=HUGE),
-    "rows that are all as long": lambda f: entry_of(f, length=HUGE),
-    "values of another kind": lambda f: entry_of(f, values="some"),
+    "rows that are all as long": lambda f: size_of(f, "lengths", 0),
+    "values that are no number": lambda f: size_of(f, "values", "some"),
+    "an array too few": lambda f: entry_of(f, sizes=[]),
     "columns of three bytes": lambda f: entry_of(f, column_bytes=3),
     "codes of three bytes": lambda f: entry_of(f, code_bytes=3),
     "no segments": lambda f: f | {"entries": []},
@@ -178,17 +184,17 @@ FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
     "deep nesting": lambda f: DEEP.encode(),
     "a number": lambda f: b"3",
     "a list": lambda f: b"[]",
-    "a key that is a list": lambda f: f | {"key": [1, 2]},
+    "another name": lambda f: f | {"name": "another"},
     "labels that are a number": lambda f: f | {"labels": 3},
     "labels that are lists": lambda f: f | {"labels": [["a"], ["b"]]},
     "places that are numbers": lambda f: f | {"places": [1, 2]},
     "a place too few": lambda f: f | {"places": ["line 1"]},
-    "no facts": lambda f: f | {"facts": {}},
+    "no facts": lambda f: f | {"facts": []},
     "facts of more rows": lambda f: facts_of(f, rows=10),
     "facts that are text": lambda f: facts_of(f, weight="9"),
-    "facts without an end": lambda f: facts_of(f, weights=[1.0]),
+    "facts without an end": lambda f: facts_of(f, least=None),
     "facts that are infinite": lambda f: facts_of(f, sq_norm=float("inf")),
-    "facts of more labels": lambda f: facts_of(f, labels=[1.0] * 3),
+    "facts of more labels": lambda f: facts_of(f, label_weights=[1.0] * 3),
 }
 
 
@@ -215,19 +221,18 @@ def test_a_prepared_file_whose_tail_lies_about_the_footer_is_refused(prepared, l
 
 
 @pytest.mark.parametrize(
-    ("columns", "length", "first", "nonzeros"),
-    [(2, 2**40, 0, 9 * 2**40), (2, 3, 0, 27), (2000, 2000, 0, 2000**2), (2, 2**40, None, 9)],
+    ("columns", "length", "nonzeros"), [(2, 2**40, 9 * 2**40), (2, 3, 27), (2000, 2000, 2000**2)]
 )
-def test_rows_alike_are_no_more_than_their_bytes_can_tell(
-    prepared, columns, length, first, nonzeros
-):
+def test_rows_alike_are_no_more_than_their_bytes_can_tell(prepared, columns, length, nonzeros):
     _, footer = split_flat(prepared)
     rows = max(9, columns)
-    entry = Entry(len(_HEAD), rows, nonzeros, None, length, first, 2, 1, "none", False, 0)
-    segments = _HEAD + bytes(entry.bytes + 12 * columns)
+    entry = Entry(0, rows, nonzeros, [0, 0, 0, 0, 0, columns, rows], 2, 1, 0)
+    segments = bytes(entry.bytes + 12 * columns)
     write_forged(prepared, segments, footer | {"columns": columns}, entry)
     assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
 
+
+ARRAYS = "weights", "squares", "lengths", "label counts", "values", "columns", "codes"
 
 FORGED: dict[str, tuple[str, int, int]] = {
     "a longer row": ("lengths", 0, 2),
@@ -236,7 +241,8 @@ FORGED: dict[str, tuple[str, int, int]] = {
     "a row of more labels": ("label counts", 0, 2),
     "a row of far more labels": ("label counts", 0, 2**32 - 1),
     "a row of fewer labels": ("label counts", -1, 0),
-    "a label that is none": ("codes", 0, 2),
+    "a label that is none": ("codes", 0, 3),
+    "no label among several": ("codes", 0, 0),
     "a column behind the table": ("columns", 3, 10),
     "the last column of all": ("columns", 0, 2**16 - 1),
     "a column twice in the table": ("table", 0, 20),
@@ -252,10 +258,9 @@ def test_a_prepared_file_forged_down_to_its_checksums_leads_nowhere(prepared, wh
     name, index, value = FORGED[what]
     segments, footer = split_flat(prepared)
     entry = Entry(*footer["entries"][0])
-    names = "weights", "squares", "lengths", "label counts", "codes", "columns", "values"
-    sizes = [*zip(names, entry.arrays, strict=True)]
-    sizes += [("table", (np.uint32, footer["columns"])), ("counts", (np.int64, footer["columns"]))]
-    body, start = bytearray(segments), len(_HEAD)
+    sizes = [*zip(ARRAYS, entry.arrays, strict=True)]
+    sizes += [("counts", (np.int64, footer["columns"])), ("table", (np.uint32, footer["columns"]))]
+    body, start = bytearray(segments), 0
     for own, (dtype, length) in sizes:
         array = np.frombuffer(body, dtype, length, start)
         start += array.nbytes

@@ -118,7 +118,7 @@ def test_a_bad_shard_that_is_skipped_leaves_what_would_be_without_it(tmp_path, k
             assert (left_out, reason[: len(name)]) == (name, name)
             assert caplog.messages == [f"{reason} The shard is left out."]
             assert data.seen == data.manifest.fingerprints | {name: ""}
-    assert sorted(path.suffix for path in cache.iterdir()) == 2 * [".cache"] + 2 * [".source"]
+    assert sorted(path.suffix for path in cache.iterdir()) == 2 * [".cache"]
     assert refused(lambda: data_of(tmp_path, cache)) == reason
     seen = data.seen | {name: "1"}
     message = refused(lambda: data_of(tmp_path, cache, how=SKIP, fingerprints=seen))

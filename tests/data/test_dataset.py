@@ -220,14 +220,13 @@ def test_ranks_are_by_total_count_and_few_columns_keep_their_order(tmp_path, mon
         columns = [column for column, count in shard.items() for _ in range(count)]
         write_shard(tmp_path / f"{k}.svm", [("a", 1.0, {column: 1.0}) for column in columns])
     by_number = [5, 7, 9, 2**24 + 1, FAR]
-    for few, most, dense, wanted in (
-        (4, 1 << 22, 1 << 24, [9, FAR, 5, 7, 2**24 + 1]),
-        (4, 0, 8, [9, FAR, 5, 7, 2**24 + 1]),  # their ranks are in a file
-        (5, 1 << 22, 1 << 24, by_number),
+    for few, most, wanted in (
+        (4, 1 << 22, [9, FAR, 5, 7, 2**24 + 1]),
+        (4, 0, [9, FAR, 5, 7, 2**24 + 1]),  # their ranks are in a file
+        (5, 1 << 22, by_number),
     ):
         monkeypatch.setattr(dataset, "AS_NUMBERED", few)
         monkeypatch.setattr(dataset, "IN_MEMORY", most)
-        monkeypatch.setattr(dataset, "DENSE", dense)
         with data_of(tmp_path, tmp_path / "_c") as data:
             assert data.numbers.tolist() == wanted
             assert (data.columns, data.width, data.index_base) == (5, FAR + 1, 1)

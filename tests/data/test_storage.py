@@ -282,7 +282,7 @@ def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a
     with data, data_of(tmp_path, tmp_path / "_local") as local:
         assert chunks_of(local) == chunks_of(data)
         assert data.bytes_read == sum(shard.size for shard in data.shards) + data.bytes
-    assert {path.suffix for path in cache.iterdir()} == {".cache", ".source"}
+    assert {path.suffix for path in cache.iterdir()} == {".cache"}
     usage = type(shutil.disk_usage("/"))
     with ShardRows(files[0], resolved) as shard:
         s3.server.requests()

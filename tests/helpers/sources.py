@@ -97,7 +97,7 @@ class ListData:
         there, numbers = weights > 0.0, self.codes.dtype == np.float64
         of_codes = np.repeat(weights, np.diff(self._offsets))
         totals = tuple(float(of_codes[self.codes == k].sum()) for k in range(len(self.labels)))
-        t, w = (self.codes[there], weights[there]) if numbers else (np.zeros(1), np.ones(1))
+        t = self.codes[there] if numbers else np.zeros(1)
         return Facts(
             int(there.sum()),
             float(weights.sum()),
@@ -105,7 +105,7 @@ class ListData:
             float(weights.max(initial=0.0)),
             float(self.squares[there].max(initial=0.0)),
             totals,
-            float(np.average(t, weights=w)),
+            float(t.sum()),
             float(t.min()),
             float(t.max()),
             self.rows.by_row,
