@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -74,7 +74,7 @@ def join_rows(
     *,
     by_row: bool = False,
 ) -> RowBatch:
-    """Join rows whose columns and values are joined already."""
+    """Join rows whose columns and values are joined already, and whose places have no names."""
     weights = _or_ones([part.weights for part in parts], [part.rows for part in parts])
     offsets = [part.code_offsets for part in parts if part.code_offsets is not None]
     squares = [part.squares for part in parts if part.squares is not None]
@@ -85,7 +85,7 @@ def join_rows(
         np.concatenate([part.codes for part in parts]),
         parts[0].classes,
         None if weights is None else np.concatenate(weights),
-        partial(_place_among, [(part.rows, part.place) for part in parts]),
+        str,
         _join_offsets(offsets) if offsets else None,
         np.concatenate(squares) if len(squares) == len(parts) else None,
         by_row,
@@ -111,14 +111,6 @@ def _in_spare(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 def _join_offsets(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return offsets_of(np.concatenate([np.diff(offsets) for offsets in parts]))
-
-
-def _place_among(parts: Sequence[tuple[int, Callable[[int], str]]], row: int) -> str:
-    for rows, place in parts:
-        if row < rows:
-            return place(row)
-        row -= rows
-    raise IndexError(row)
 
 
 def squares_of(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,63 +94,46 @@ class Manifest:
         relative path, so that all can be moved together.
         """
         shards = [asdict(shard) for shard in self.shards]
-        start = None if home is None else os.path.abspath(home)
-        for shard in shards if start else ():
-            if shard["path"].startswith(os.path.join(os.path.dirname(start or ""), "")):
-                shard["from_here"] = os.path.relpath(shard["path"], start)
+        if home is not None:
+            start = os.path.abspath(home)
+            for shard in shards:
+                if shard["path"].startswith(os.path.join(os.path.dirname(start), "")):
+                    shard["from_here"] = os.path.relpath(shard["path"], start)
         return {"rows": self.rows, "nonzeros": self.nonzeros, "shards": shards}
 
     @classmethod
     def from_dict(cls, fields: Any, where: str = "manifest", home: str | None = None) -> Manifest:
         """Make the manifest of what ``to_dict`` returned, in the directory ``home``."""
         try:
-            if home is not None:
-                fields = _from_here(fields, os.path.abspath(home))
-            if not isinstance(fields["shards"], list) or not fields["shards"]:
-                raise TypeError("no list of shards")
-            shards = tuple(ShardRecord(**shard) for shard in fields["shards"])
-        except (TypeError, KeyError) as error:
-            reason = f"not a manifest ({error}): expected what a reading wrote."
-            raise DataError(f"{where}: {reason}") from error
-        _check(shards, where)
+            shards = tuple(_record(**shard, home=home) for shard in fields["shards"])
+            starts = [*accumulate((shard.rows for shard in shards), initial=0)]
+            if not shards or [shard.first_row for shard in shards] != starts[:-1]:
+                raise ValueError("a shard does not begin where the one before ends")
+        except (TypeError, KeyError, ValueError) as error:
+            raise DataError(
+                f"{where}: not a manifest ({error}): expected what a reading wrote."
+            ) from error
         return cls(shards)
-
-
-def _from_here(fields: Any, start: str) -> Any:
-    """Prefer shards beside the manifest to the paths it recorded."""
-    shards = fields.get("shards") if isinstance(fields, dict) else None
-    for shard in shards if isinstance(shards, list) else ():
-        beside = shard.pop("from_here", None) if isinstance(shard, dict) else None
-        if isinstance(beside, str):
-            path = os.path.normpath(os.path.join(start, beside))
-            if os.path.exists(path) or not os.path.exists(str(shard.get("path"))):
-                shard["path"] = path
-    return fields
 
 
 MOST = 2**62
 """More than shards have of rows, nonzeros or bytes."""
 
 
-def _check(shards: tuple[ShardRecord, ...], where: str) -> None:
-    row = 0
-    for shard in shards:
-        for name, value in asdict(shard).items():
-            kind_name = ShardRecord.__annotations__[name]
-            is_count = kind_name == "int" and name != "mtime_ns"  # may be dated before 1970
-            wrong = type(value).__name__ != kind_name or (is_count and not 0 <= value < MOST)
-            if wrong or (name == "format" and value not in FORMATS):
-                kind = "a number of at least 0" if kind_name == "int" else "a string"
-                raise DataError(
-                    f"{where}: {name} of shard {shard.name!r} is {value!r}: "
-                    f"expected {kind if wrong else ' or '.join(FORMATS)}."
-                )
-        if shard.first_row != row:
-            raise DataError(
-                f"{where}: shard {shard.name!r} begins at row {shard.first_row}, "
-                f"the shards before it end at {row}."
-            )
-        row += shard.rows
+def _record(home: str | None, from_here: Any = None, **fields: Any) -> ShardRecord:
+    """Make a record of JSON values; prefer a shard beside the manifest to the path recorded."""
+    record = ShardRecord(**fields)
+    for name, kind in ShardRecord.__annotations__.items():
+        value = fields[name]
+        is_count = kind == "int" and name != "mtime_ns"  # may be dated before 1970
+        wrong = type(value).__name__ != kind or (is_count and not 0 <= value < MOST)
+        if wrong or (name == "format" and value not in FORMATS):
+            raise ValueError(f"{name} of shard {record.name!r} is {value!r}")
+    if home is not None and isinstance(from_here, str):
+        path = os.path.normpath(os.path.join(os.path.abspath(home), from_here))
+        if os.path.exists(path) or not os.path.exists(record.path):
+            record = replace(record, path=path)
+    return record
 
 
 def no_rows(shards: Sequence[ShardFile], share: tuple[float, float] = ALL) -> DataError:

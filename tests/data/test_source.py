@@ -126,7 +126,7 @@ def test_the_manifest_says_what_was_read_and_survives_json(tmp_path):
         (lambda m: m["shards"][0].pop("rows"), "not a manifest"),
         (lambda m: m["shards"][0].update(rows="3"), "rows of shard 'a.svm' is '3'"),
         (lambda m: m["shards"][0].update(rows=-3), "rows of shard 'a.svm' is -3"),
-        (lambda m: m["shards"][1].update(first_row=2), "begins at row 2"),
+        (lambda m: m["shards"][1].update(first_row=2), "where the one before ends"),
         (lambda m: m.clear(), "not a manifest"),
     ],
 )
