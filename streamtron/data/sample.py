@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,18 +42,6 @@ ENOUGH = 1_000
 """Rows of the sample that are transformed to see how many features there are."""
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """What settings say of a transformer; equal ones are fitted once."""
-
-    specs: tuple[Spec, ...]
-    packed: bytes | None
-    rows: int | None
-    text: str | None
-    weight: str | None
-    skips: bool
-
-
 def has_transformer(settings: Settings) -> bool:
     """Return whether settings name columns, a text or a transformer."""
     given = settings.columns, settings.text, settings.transformer
@@ -78,47 +66,62 @@ def with_transformer(
     estimator = settings.transformer
     if isinstance(estimator, str):
         estimator = load_transformer(estimator)
-    packed = None if estimator is None else pack(estimator)
-    rows = None if settings.sample_rows == "all" else int(settings.sample_rows)
-    wanted = _Wanted(
-        () if packed else tuple(specs_of(settings.columns, settings.text)),
-        packed,
-        rows,
+    named = tuple(specs_of(settings.columns, settings.text))
+    made, read = _fitted(
+        tuple(shards),
+        reading,
+        named if estimator is None else pack(estimator),
+        inf if settings.sample_rows == "all" else int(settings.sample_rows),
         settings.text,
         settings.weight,
         settings.on_bad_shard == "skip",
     )
-    made, read = _fitted(tuple(shards), reading, wanted)
     return replace(reading, transformer=made), read
 
 
 @lru_cache(maxsize=2)
 def _fitted(
-    shards: tuple[ShardFile, ...], reading: ReaderConfig, wanted: _Wanted
+    shards: tuple[ShardFile, ...],
+    reading: ReaderConfig,
+    given: bytes | tuple[Spec, ...],
+    rows: float,
+    text: str | None,
+    weight: str | None,
+    skips: bool,
 ) -> tuple[Transformer, int]:
+    """Fit a transformer, given as bytes of skops or by columns, unless it is fitted; return it, and
+    the bytes that were read."""
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
-    if wanted.packed is not None:
-        estimator, inputs = loaded(wanted.packed), None
-    else:
-        from streamtron.data.transformers import column_transformer
+    from streamtron.data.transformers import column_transformer
 
-        estimator = column_transformer(wanted.specs)
-        inputs = tuple((spec.name, spec.kind) for spec in wanted.specs)
-    sample = _Sample(shards, reading, wanted, estimator, inputs)
+    estimator = loaded(given) if isinstance(given, bytes) else column_transformer(given)
+    for shard in shards:
+        reader = table_reader(shard, reading)
+        try:
+            label = reader.label_column()
+            if isinstance(given, bytes):
+                inputs = _inputs_of(reader.schema(), estimator, {label, weight}, text)
+            else:
+                inputs = tuple((spec.name, spec.kind) for spec in given)
+            break
+        except DataError:
+            if not skips or shard is shards[-1]:
+                raise
+    sample = _Sample(shards, replace(reading, transformer=Transformer(b"", inputs)), label, skips)
     try:
         check_is_fitted(estimator)
+        frame, _, read = sample.frame(ENOUGH)
     except NotFittedError:
         estimator = clone(estimator)
-        frame, labels = sample.frame()
+        frame, labels, read = sample.frame(rows)
         with refusing(shards[0].name, f"cannot be fitted on the first {len(frame):,} rows"):
             estimator.fit(frame, labels)
-    few, _ = sample.frame(min(ENOUGH, wanted.rows or ENOUGH))
     with refusing(shards[0].name, "makes no matrix of the first rows"):
-        width = matrix_of(estimator.transform(few)).shape[1]
-    return Transformer(pack(estimator), sample.inputs, width), sample.bytes_read
+        width = matrix_of(estimator.transform(frame[:ENOUGH])).shape[1]
+    return Transformer(pack(estimator), inputs, width), read
 
 
 def first_rows_of(shards: Sequence[ShardFile], reading: ReaderConfig, most: int) -> pa.Table | None:
@@ -134,79 +137,71 @@ def first_rows_of(shards: Sequence[ShardFile], reading: ReaderConfig, most: int)
     return pa.Table.from_batches(batches) if batches else None
 
 
-class _Sample:
-    """The first rows of shards, as a transformer takes them."""
+class _Sample(NamedTuple):
+    """The first rows of shards with a label, as a transformer takes them."""
 
-    def __init__(
-        self,
-        shards: tuple[ShardFile, ...],
-        reading: ReaderConfig,
-        wanted: _Wanted,
-        estimator: Any,
-        inputs: Inputs | None,
-    ) -> None:
-        self._shards, self._wanted, self.bytes_read = shards, wanted, 0
-        self._labels: str | None = None
-        for shard in shards:
-            reader = table_reader(shard, reading)
-            try:
-                self._labels = reader.label_column()
-                beside = {self._labels, wanted.weight}
-                self.inputs = inputs or _inputs_of(reader.schema(), estimator, beside, wanted.text)
-                break
-            except DataError:
-                if not wanted.skips or shard is shards[-1]:
-                    raise
-        self._reading = replace(reading, transformer=Transformer(b"", self.inputs))
+    shards: Sequence[ShardFile]
+    reading: ReaderConfig
+    label: str | None
+    skips: bool
 
-    def frame(self, most: int | None = None) -> tuple[Any, Any]:
-        """Return the rows and their labels, None where there are none or several a row."""
+    def frame(self, most: float) -> tuple[Any, Any, int]:
+        """Return the rows; their labels, None where there are none or several a row; and the bytes
+        of both."""
         import pyarrow as pa
 
-        batches = [*first_rows(self._batches(), most or self._wanted.rows or inf)]
+        batches = [*self._first(most)]
         rows = sum(map(len, batches))
         if not rows:
             raise DataError("no rows, on which a transformer could be fitted.")
         table = pa.Table.from_batches(batches).combine_chunks()
-        from streamtron.data.formats.layouts import Spot
-
         [batch] = table.to_batches(max_chunksize=rows)
-        labels = None if self._labels is None else _labels_of(batch.column(self._labels))
-        return frame_of(batch, self.inputs, Spot(self._shards[0].name, "", 0)), labels
+        labels = None if self.label is None else _labels_of(batch.column(self.label))
+        return self._checked(batch, self.shards[0]), labels, batch.nbytes
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are read, of those with a label; a shard that is left out whole."""
-        for shard in self._shards:
+    def _first(self, most: float) -> Iterator[pa.RecordBatch]:
+        """Yield the first rows; nothing of a shard that is skipped."""
+        for shard in self.shards:
+            batches = first_rows(self._rows(shard), most)
             try:
-                yield from [*self._rows(shard)] if self._wanted.skips else self._rows(shard)
+                for batch in [*batches] if self.skips else batches:
+                    yield batch
+                    most -= len(batch)
             except DataError:
-                if not self._wanted.skips:
+                if not self.skips:
                     raise
+            if most <= 0:
+                return
 
     def _rows(self, shard: ShardFile) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a shard, as many as are wanted."""
-        from streamtron.data.formats.layouts import Spot
-
-        names = [name for name, _ in self.inputs]
-        names += [self._labels] if self._labels is not None and self._labels not in names else []
-        numbers = {name for name, kind in self.inputs if kind == "number"}
-        reader, start, left = table_reader(shard, self._reading), 0, self._wanted.rows
+        names, start = [*self._transformer.columns], 0
+        names += [self.label] if self.label is not None and self.label not in names else []
+        numbers = {name for name, kind in self._transformer.inputs if kind == "number"}
+        reader = table_reader(shard, self.reading)
         with closing(prefetch(partial(reader.rows, names, numbers))) as parts:
             for batch in parts:
                 places = np.arange(start, start := start + len(batch))
-                kept = in_share(shard.name, places, self._reading.share)
+                kept = in_share(shard.name, places, self.reading.share)
                 if shard.without is not None:
                     kept &= ~np.isin(places, shard.without.rows)
-                if self._labels is not None:
-                    kept &= np.asarray(batch.column(self._labels).is_valid())
-                self.bytes_read += batch.nbytes
+                if self.label is not None:
+                    kept &= np.asarray(batch.column(self.label).is_valid())
                 rows = batch.filter(kept)
-                if self._wanted.skips:
-                    frame_of(rows, self.inputs, Spot(shard.name, "", 0))  # which may refuse it
+                if self.skips:
+                    self._checked(rows, shard)
                 if len(rows):
                     yield rows
-                if left is not None and (left := left - len(rows)) <= 0:
-                    break
+
+    @property
+    def _transformer(self) -> Transformer:
+        assert self.reading.transformer is not None
+        return self.reading.transformer
+
+    def _checked(self, rows: pa.RecordBatch, shard: ShardFile) -> Any:
+        """Return rows as a transformer takes them. DataError: it takes none such."""
+        from streamtron.data.formats.layouts import Spot
+
+        return frame_of(rows, self._transformer.inputs, Spot(shard.name, "", 0))
 
 
 def _labels_of(array: pa.Array) -> Any:

@@ -400,7 +400,7 @@ def in_processes(transformer: Transformer, number: int) -> Callable[[pa.RecordBa
 
     def made(batch: pa.RecordBatch, spot: Spot) -> Made:
         try:
-            result: Made = pool.submit(_made, transformer, batch, spot).result()
+            result: Made = pool.submit(transformer.made, batch, spot).result()
         except BrokenExecutor as error:
             raise MachineError(
                 f"{spot.name}: a process that transforms rows was killed, or has no memory. Free "
@@ -409,10 +409,6 @@ def in_processes(transformer: Transformer, number: int) -> Callable[[pa.RecordBa
         return result
 
     return made
-
-
-def _made(transformer: Transformer, batch: pa.RecordBatch, spot: Spot) -> Made:
-    return transformer.made(batch, spot)
 
 
 def _begin_process(parent: int) -> None:
