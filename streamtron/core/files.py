@@ -17,9 +17,8 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
-from glob import escape, glob
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -276,18 +275,16 @@ def lock_holder(directory: Path) -> str | None:
 
 
 @contextmanager
-def _locked(
-    directory: Path, kind: int, flags: int, name: str = LOCK, tries: int = LOCK_TRIES
-) -> Iterator[int]:
-    """Open and lock a file in a directory; retry, for a reader holds it only for a moment."""
+def _locked(directory: Path, kind: int, flags: int) -> Iterator[int]:
+    """Open and lock the file of a directory; retry, for a reader holds it only for a moment."""
     where, writes = str(directory), flags & os.O_RDWR
     with writing_to(where, "Check its rights.") if writes else reading_from(where):
-        descriptor = os.open(directory / name, flags | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(directory / LOCK, flags | os.O_NOFOLLOW, 0o644)
     try:
-        for tries_left in reversed(range(tries)):
+        for tries_left in reversed(range(LOCK_TRIES)):
             try:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_ino == (directory / name).stat().st_ino:
+                if os.fstat(descriptor).st_ino == (directory / LOCK).stat().st_ino:
                     break
                 raise BlockingIOError  # another run has just removed the file
             except OSError as error:
@@ -300,45 +297,21 @@ def _locked(
         os.close(descriptor)
 
 
-_IN_USE = ".in-use"
-"""The locked file of a scratch directory. A cache inside locks the directory for itself."""
-
-
 @contextmanager
 def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     """Create a directory that is removed with all its contents when the context ends.
 
     Its name begins with ``prefix``; it is made in ``where`` or the system's temporary directory.
-    Directories that killed processes of this machine left there are removed first. The lock of a
-    file inside tells them from those in use.
     """
     where = tempfile.gettempdir() if where is None else where
-    prefix = f"{prefix}{os.uname().nodename}-"  # a lock may hold on this machine alone
-    for left in glob(os.path.join(escape(where), f"{prefix}*")):
-        with suppress(OSError, MachineError), _scratch_lock(left):
-            if os.stat(left).st_uid == os.getuid():
-                shutil.rmtree(left, ignore_errors=True)
     with writing_to(where, "Name another place."):
-        new = tempfile.mkdtemp(prefix=".new-", dir=where)
-    with ExitStack() as stack:
-        with suppress(MachineError):  # the file system may have no locks
-            stack.enter_context(_scratch_lock(new))
-        directory = os.path.join(where, prefix + os.path.basename(new).removeprefix(".new-"))
-        os.rename(new, directory)  # under this name it always has its lock
-        stack.callback(_remove_scratch, directory)
+        directory = tempfile.mkdtemp(prefix=prefix, dir=where)
+    try:
         yield directory
-
-
-def _scratch_lock(directory: str) -> AbstractContextManager[int]:
-    return _locked(Path(directory), fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT, _IN_USE, tries=1)
-
-
-def _remove_scratch(directory: str) -> None:
-    """Rename a directory, so that a cancelled task writes no more files there, and remove it."""
-    gone = f"{directory}-gone"
-    with suppress(FileNotFoundError):
-        os.rename(directory, gone)
-    for _ in range(2):  # another process that clears /tmp may lock it amid the first
+    finally:
+        gone = f"{directory}-gone"  # where a cancelled task writes no more files
+        with suppress(FileNotFoundError):
+            os.rename(directory, gone)
         shutil.rmtree(gone, ignore_errors=True)
-    if os.path.exists(gone):  # not worth losing the run's result
-        _log.warning("%s: cannot be removed. Remove it by hand.", gone)
+        if os.path.exists(gone):  # not worth losing the run's result
+            _log.warning("%s: cannot be removed. Remove it by hand.", gone)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from streamtron.core.files import scratch_directory, write_atomically
-from tests.helpers.processes import Process, until
 
 
 def test_a_directory_is_removed_although_a_file_is_written_there_meanwhile(tmp_path, monkeypatch):
@@ -35,29 +34,6 @@ def test_a_directory_that_cannot_be_removed_is_logged_unless_gone(tmp_path, capl
     with scratch_directory("some-", str(tmp_path)) as directory:
         monkeypatch.setattr(os, "rmdir", refuse)
     assert f"{directory}-gone: cannot be removed. Remove it by hand." in caplog.text
-
-
-def test_directories_of_killed_processes_are_removed_and_those_in_use_stay(tmp_path):
-    code = (
-        "import sys, signal\nfrom streamtron.core.files import scratch_directory\n"
-        "with scratch_directory('some-', sys.argv[1]) as directory:\n"
-        "    open(directory + '/held', 'w').close()\n"
-        "    signal.pause()\n"
-    )
-    process = Process(code, tmp_path, cwd=tmp_path)
-    until(lambda: list(tmp_path.glob("some-*/held")))
-    [held] = tmp_path.glob("some-*")
-    with scratch_directory("some-", str(tmp_path)):
-        assert (held / "held").exists(), "it is in use"
-    process.kill()
-    process.end()
-    assert held.exists()
-    (tmp_path / "some-of-mine").mkdir()
-    with scratch_directory("other-", str(tmp_path)):
-        assert held.exists(), "it is none of those"
-    with scratch_directory("some-", str(tmp_path)) as directory:
-        left = {path.name for path in tmp_path.iterdir()}
-        assert left == {"some-of-mine", os.path.basename(directory)}
 
 
 def test_a_write_follows_a_link_syncs_file_and_directory_and_renames_between(tmp_path, monkeypatch):

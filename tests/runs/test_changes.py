@@ -603,7 +603,7 @@ def test_no_cache_has_flat_files_of_forgotten_rows_also_if_a_change_fails(user_r
 
     def cached() -> list[set[str]]:
         places = [(tmp_path / f"{name}.run" / "cache").glob("*-*") for name in "mn"]
-        return [{path.name.split("-")[0] for path in files} for files in places]
+        return [{path.name.split("-")[2] for path in files} for files in places]
 
     assert cached() == [{gone, *kept}] * 2
     dies = Mock(side_effect=KeyboardInterrupt)
