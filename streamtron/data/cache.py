@@ -1,8 +1,8 @@
 """Name and find the prepared files of a directory.
 
-The name has digests of the path that a shard has and of its size and time, so that a later run need
-not open the shard; the fingerprint of its bytes; and a digest of what else shaped the file: how
-shards are read, the rows that are left out, and where blocks end.
+The name has digests of the path of a shard, from the directory on, and of its size and time, so
+that a later run need not open the shard; the fingerprint of its bytes; and a digest of what else
+shaped the file: how shards are read, the rows that are left out, and where blocks end.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from streamtron.data.flat_file import (
     writing_cache,
 )
 from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.storage import is_uri
 
 _FLAT_FILE = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})-([0-9a-f]{16})\.cache")
 
@@ -81,6 +82,8 @@ def path_of(directory: str, reading: ReaderConfig, shard: ShardFile, fingerprint
     place, stamp = shard.path, canonical(shard.stamp)
     if shard.name == ROWS_GIVEN:  # at another path each time
         place, stamp = fingerprint, ""
+    elif not is_uri(place):  # both may be moved together
+        place = os.path.relpath(place, directory)
     names = _digest(place), _digest(stamp), fingerprint, _digest(canonical(shaped))
     return os.path.join(directory, f"{'-'.join(names)}.cache")
 

@@ -112,6 +112,14 @@ def test_shards_that_take_the_names_of_others_are_prepared_side_by_side(shards, 
     assert len(flat_files(cache)) == 4
 
 
+def test_shards_and_their_cache_moved_together_are_not_prepared_again(tmp_path, shards, opened):
+    first = read(shards, shards / "_cache")
+    shards.rename(tmp_path / "elsewhere")
+    opened.clear()
+    found = read(tmp_path / "elsewhere", tmp_path / "elsewhere" / "_cache")
+    assert (found[:4], opened) == (first[:4], [])
+
+
 @pytest.mark.parametrize("how", [{"threads": 2}, {"executor": serial}], ids=["threads", "workers"])
 def test_the_same_files_are_made_whoever_makes_them_in_whatever_order(shards, cache, how):
     found = read(shards, cache)

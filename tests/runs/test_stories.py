@@ -284,7 +284,7 @@ class Story:
         files = sorted(Path(f"{self.model}.run", "cache").glob("*.cache"))
         if files and self.rng.random() < 0.5:
             damaged = bytearray(files[0].read_bytes())
-            damaged[len(damaged) // 2] ^= 1
+            damaged[-60] ^= 1  # in the footer
             files[0].write_bytes(damaged)
         else:
             shutil.rmtree(f"{self.model}.run/cache", ignore_errors=True)

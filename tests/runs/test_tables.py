@@ -182,7 +182,7 @@ def test_what_is_wrong_in_a_process_is_told_as_in_this_one(table, tmp_path, monk
         streamtron.fit(
             tmp_path / "a.parquet", columns=PLAIN, sample_rows=1_000, label="label", machine=machine
         )
-    monkeypatch.setattr("streamtron.data.transform._made", _killed)
+    monkeypatch.setattr("streamtron.data.transform.Transformer.made", staticmethod(_killed))
     with pytest.raises(MachineError, match=r"people\.parquet: a process .* was killed"):
         streamtron.fit(table / "people.parquet", columns=PLAIN, label="label", machine=machine)
 
