@@ -356,7 +356,8 @@ def rank_columns(
 ) -> tuple[Columns, list[Columns]]:
     """Return the columns that occur in some file, by rank, and the rank of each column of each
     file. ``known`` : the columns by rank, if they are; DataError: a file has others."""
-    numbers, sizes = ColumnNumbers(known), [file.contents.columns for file in files]
+    sizes = [file.contents.columns for file in files]
+    numbers = ColumnNumbers(known, max(sizes, default=1))
     room, ranks = _room(sum(sizes), directory), list[Columns]()
     for file, stop in zip(files, accumulate(sizes), strict=True):
         ranks.append(room[stop - file.contents.columns : stop])

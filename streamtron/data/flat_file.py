@@ -146,13 +146,14 @@ class Contents(NamedTuple):
 
 
 class ColumnNumbers:
-    """Number columns in order of first occurrence, and count them; ``columns`` are known."""
+    """Number columns in order of first occurrence, and count them; ``columns`` are known, and there
+    are some ``expected``."""
 
-    def __init__(self, columns: Columns | None = None) -> None:
+    def __init__(self, columns: Columns | None = None, expected: int = 1 << 12) -> None:
         self._columns = np.empty(0, np.uint32) if columns is None else columns
         self._known = len(self._columns)
         self._counts = np.zeros(self._known, np.int64)
-        self._grow(max(1 << 12, 1 << self._known.bit_length()))
+        self._grow(1 << max(expected, self._known).bit_length())
 
     @property
     def table(self) -> Table:
