@@ -15,12 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import StreamtronError
+from streamtron.data import find_shards
 from streamtron.data.deletions import in_share
-from streamtron.data.feature_names import Vocabulary
+from streamtron.data.feature_names import Hashing, Vocabulary
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.reader_config import ReaderConfig
+from streamtron.data.readers import rows_with
 from streamtron.data.row_batch import RowBatch
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import LAYOUTS, NAMES, Row, write_table
@@ -122,6 +124,16 @@ def test_every_kind_of_arrow_file_gives_the_rows_of_parquet(tmp_path, kind):
     IPC[kind](table, tmp_path / "rows.arrow")
     wanted = rows_of(read(write_table(tmp_path / "rows.parquet", table)))
     assert rows_of(read(tmp_path / "rows.arrow")) == wanted
+
+
+def test_the_views_that_polars_writes_are_text(tmp_path):
+    table = pa.table({"words": [["u"], ["v", "w"]], "y": ["a", "b"]})
+    views = pa.schema({"words": pa.list_(pa.string_view()), "y": pa.string_view()})
+    wanted = rows_of(read(write_table(tmp_path / "plain.arrow", table), names=Hashing(8)))
+    path = write_table(tmp_path / "views.arrow", table.cast(views))
+    assert rows_of(read(path, names=Hashing(8))) == wanted
+    [shard] = find_shards([str(path)])
+    assert rows_with(shard, "y", ["b"])[0].tolist() == [1]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
