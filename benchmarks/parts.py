@@ -39,7 +39,6 @@ class CountedParts(LocalParts):
 
     def __init__(self, plans: Sequence[PartPlan], scans: Scans) -> None:
         super().__init__([open_part(plan, scans) for plan in plans])
-        self.scans = scans
         self.bytes: Counter[str] = Counter()
 
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:

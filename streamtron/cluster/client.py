@@ -78,22 +78,25 @@ class Workers:
         try:
             yield submit
         except BaseException:
-            if self._cluster is not None:  # a running task ends only with its worker
-                self._cluster.sync(_end_now, self._cluster)
-                self._cluster.close()
-            elif self.client.status == "running":
+            self.end()
+            if self.client.status == "running":
                 self.client.cancel(futures)
             raise
         finally:
             for future in futures:
                 future.release()
 
-    def result(self, future: Future, timeout: float | None = None) -> Any:
-        """Return the result of a task and release it, or it would run again if its worker dies;
-        TimeoutError if it is not there after ``timeout`` seconds."""
+    def end(self) -> None:
+        """End the workers if they were started here: a running task ends only with its worker."""
+        if self._cluster is not None:
+            self._cluster.sync(_end_now, self._cluster)
+            self._cluster.close()
+
+    def result(self, future: Future) -> Any:
+        """Return the result of a task and release it, or it would run again if its worker dies."""
         from distributed import KilledWorker, wait
 
-        while timeout is None and not future.done():
+        while not future.done():
             with suppress(Exception), self.client.as_current():  # it is raised again below
                 wait(future, RESTARTING)
                 break
@@ -102,17 +105,15 @@ class Workers:
                 if not self.client.nthreads():
                     raise gone(self.client, NO_WORKERS)
         try:
-            result = future.result(timeout=timeout)
+            result = future.result()
         except KilledWorker as error:
             raise MachineError(
                 f"{future.key}: {error.allowed_failures + 1} workers died one after the other on "
                 "it, likely of its memory. Give fewer --workers, or a larger --memory."
             ) from error
         except Exception as error:
-            if future.status == "error" or isinstance(error, TimeoutError):
+            if future.status == "error":
                 raise  # the task's own
-            if timeout is not None and future.status in ("pending", "finished"):
-                raise TimeoutError from error  # Dask loses it where the time ends amid a transfer
             raise gone(
                 self.client, f"the scheduler is gone ({first_line(error)}). Start it"
             ) from error

@@ -33,73 +33,29 @@ class Executor(Protocol):
 
 
 Scans = Sequence[int] | None
-"""Of each problem, the reading after which parts are as they are; None = they have not begun."""
-
-
-class Each:
-    """The step that makes, in each part, the steps that several problems want on their rows in
-    memory; a round of them has their name if they are alike, else ``mixed``."""
-
-    short = True
-    """it takes milliseconds, where steps of parts read files"""
-
-    def __init__(self, steps: Iterable[tuple[int, Wanted]]) -> None:
-        names = {step.__name__ for _, (step, _) in steps}
-        self.__name__ = names.pop() if len(names) == 1 else "mixed"
-
-    def __call__(self, part: Any, steps: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
-        """Make the steps of a part, each for one of its problems."""
-        return tuple(step(part.problems[k], *arguments) for k, (step, arguments) in steps)
+"""Of each problem, the last reading whose state the parts have saved; None = before the first."""
 
 
 Wanted = tuple[Callable[..., Any], tuple[Any, ...]]
 """A step on a problem's rows in a part, and its arguments."""
 
-Step = TypeVar("Step", bound=Callable[..., Any])
+
+def each(part: Any, steps: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
+    """Make the steps that several problems want, by their numbers, on their rows in a part."""
+    return tuple(step(part.problems[k], *arguments) for k, (step, arguments) in steps)
 
 
-def changes_part(step: Step) -> Step:
-    """Mark a step that changes the state of a part."""
-    step.leaves = "state"  # type: ignore[attr-defined]
-    return step
+class PartsLost(Exception):
+    """Some of the parts are gone: all of them are to be opened again."""
 
 
-def looks_at_part(step: Step) -> Step:
-    """Mark a step that leaves something in a part until its problem makes the next ``look``."""
-    step.leaves = "look"  # type: ignore[attr-defined]
-    return step
-
-
-class StepLog:
-    """The steps since the parts were saved that have left something in them: a part that is opened
-    anew makes them again."""
+class Work:
+    """``rounds``, ``seconds`` : of each kind of step so far. ``bytes_to``, ``bytes_from`` : bytes
+    of arrays sent to each worker, and back."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-
-    def add(self, step: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        """Add a step that all parts have made, if it leaves something in them."""
-        if isinstance(step, Each):
-            [steps] = arguments
-            looking = {k for k, (problem_step, _) in steps if problem_step.__name__ == "look"}
-            self.steps = [entry for old in self.steps if (entry := _without_looks(old, looking))]
-            left = [(k, entry) for k, entry in steps if hasattr(entry[0], "leaves")]
-            if left:
-                self.steps.append((Each(left), (left,)))
-        elif hasattr(step, "leaves"):
-            self.steps.append((step, arguments))
-
-
-def _without_looks(
-    entry: tuple[Callable[..., Any], tuple[Any, ...]], problems: set[int]
-) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Leave out what the looks of problems have left, which is replaced; None if nothing stays."""
-    step, arguments = entry
-    if not problems or not isinstance(step, Each):
-        return entry
-    [steps] = arguments
-    left = [(k, done) for k, done in steps if k not in problems or done[0].leaves == "state"]
-    return (step, (left,)) if left else None
+        self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
+        self.bytes_to, self.bytes_from = Counter[str](), Counter[str]()
 
 
 class Parts(ABC):
@@ -107,39 +63,35 @@ class Parts(ABC):
 
     A step is a module-level function ``step(part, *arguments)``; it returns a tuple, and ``plus``
     adds two of them. The sum is over the binary tree of the parts' numbers, wherever they
-    are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers. Parts
-    that are lost are opened anew and make the steps of ``log`` again.
+    are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers.
 
-    ``scans`` : of each problem, the reading after which the parts were saved; None = they have not
-    been.
-    ``rounds``, ``seconds`` : of each kind of step so far. ``bytes_to``, ``bytes_from`` : bytes of
-    arrays sent to each worker, and back. ``tell`` : called after every round with the step's name
-    and the number of rounds so far. ``gap_estimate`` : see ``events.WorkDone``.
+    ``tell`` : called after every round with the step's name and the number of rounds so far.
+    ``gap_estimate`` : see ``events.WorkDone``.
     """
 
     def __init__(self) -> None:
-        self.scans: Scans = None
-        self.log = StepLog()
-        self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
-        self.bytes_to, self.bytes_from = Counter[str](), Counter[str]()
+        self.work = Work()
         self.tell: Callable[[str, int], object] = lambda *_: None
         self.gap_estimate: float | None = None
 
     def __call__(self, step: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the sum of ``step(part, *arguments)`` over all parts."""
-        began, name = time.perf_counter(), step.__name__
-        try:
-            total = self._map(step, arguments)
-        finally:
-            self.rounds[name] += 1
-            self.seconds[name] += time.perf_counter() - began
-            self.tell(name, self.rounds.total())
-        self.log.add(step, arguments)
-        return total
+        """Return the sum of ``step(part, *arguments)`` over all parts; PartsLost: some are gone."""
+        return self._round(step.__name__, step, arguments)
 
-    def saved(self, scans: Sequence[int]) -> None:
-        """Take note that the parts have saved their states after these readings."""
-        self.scans, self.log = list(scans), StepLog()
+    def each(self, steps: Sequence[tuple[int, Wanted]]) -> tuple[Any, ...]:
+        """Return the sums of the steps that problems want, by their numbers. Such a round has the
+        name of the steps if they are alike, else ``mixed``."""
+        names = {step.__name__ for _, (step, _) in steps}
+        return self._round(names.pop() if len(names) == 1 else "mixed", each, (steps,))
+
+    def _round(self, name: str, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:
+        began, work = time.perf_counter(), self.work
+        try:
+            return self._map(step, arguments)
+        finally:
+            work.rounds[name] += 1
+            work.seconds[name] += time.perf_counter() - began
+            self.tell(name, work.rounds.total())
 
     @abstractmethod
     def _map(self, step: Callable[..., Result], arguments: Sequence[Any]) -> Result:

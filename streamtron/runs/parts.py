@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
-from streamtron.core.errors import SettingsError
-from streamtron.core.events import WorkDone
-from streamtron.core.executor import Executor, LocalParts, Parts, Scans
+from streamtron.core.errors import MachineError, SettingsError
+from streamtron.core.events import Listener, WorkDone
+from streamtron.core.executor import Executor, LocalParts, Parts, PartsLost, Scans, Work
 from streamtron.core.rows import Facts, Label
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, Preparing, ReaderConfig, ShardFile, ShardRecord
@@ -30,6 +31,11 @@ from streamtron.solver.stopping import reopen
 
 MOST_PARTS = 64
 """Parts at most where workers decide on their number: each sends a vector in every round."""
+
+
+MOST_LOSSES = 4
+"""So many times in a row, without a reading between, parts may be lost: then it is they that end
+their workers, most likely by their memory."""
 
 
 class PartPlan(NamedTuple):
@@ -169,15 +175,18 @@ class Planned(NamedTuple):
     scans: Scans = None
     resumed: Resumed | None = None
 
+    def copied(self) -> Planned:
+        """Return the same with learners of their own."""
+        learners, resumed = copy.deepcopy((self.learners, self.resumed))
+        return self._replace(learners=learners, resumed=resumed)
+
 
 @contextmanager
 def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iterator[Parts]:
     """Open parts in this process, mapped over by so many threads."""
     parts = [open_part(plan, scans) for plan in plans]
     try:
-        local = LocalParts(parts, threads)
-        local.scans = scans
-        yield local
+        yield LocalParts(parts, threads)
     finally:
         for part in parts:
             part.close()
@@ -199,17 +208,62 @@ def plan_new(job: PartsTraining, state: State | None = None) -> Planned:
 def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[str, Any]]:
     """Train on planned parts; return the finished learners with the α of all rows, in the
     order of the data's labels, and what the report has of parts."""
-    training = job.training
-    plans, learners, scans, resumed = planned
-    with job.opened(plans, scans) as parts:
-        parts.tell = lambda step, rounds: training.listen(
-            WorkDone(f"round {rounds}: {step.replace('_', ' ')}", estimated_gap=parts.gap_estimate)
-        )
-        trainer = ManyParts(parts, learners, training.listen, training.checkpointer)
-        train_in_time(trainer, resumed)
+    training, work, last = job.training, Work(), _LastState(job, planned)
+    while True:
+        try:
+            with job.opened(last.now.plans, last.now.scans) as parts:
+                parts.work = work
+                parts.tell = partial(_tell_round, training.listen, parts)
+                trainer = ManyParts(parts, last.now.learners, training.listen, last)
+                train_in_time(trainer, last.now.resumed)
+            break
+        except PartsLost:
+            last.begin_again()
+    plans, learners, *_ = last.now
     take_saved_alphas(job.directory, training.settings, learners)
     _count_readings(job, plans, learners)
-    return learners, {"parts": len(plans), **_report(parts)}
+    return learners, {"parts": len(plans), **_report(work)}
+
+
+def _tell_round(listen: Listener, parts: Parts, step: str, rounds: int) -> None:
+    done = f"round {rounds}: {step.replace('_', ' ')}"
+    listen(WorkDone(done, estimated_gap=parts.gap_estimate))
+
+
+class _LastState:
+    """A ``Checkpointer`` that also keeps what training is to begin with again, if parts are lost:
+    those of this process never are. ``now`` : what it has begun with."""
+
+    def __init__(self, job: PartsTraining, planned: Planned) -> None:
+        self._saver, self._keeps, self._losses = job.training.checkpointer, job.open_parts, 0
+        self.now = planned
+        self._keep(planned)
+
+    def _keep(self, planned: Planned) -> None:
+        self._kept = planned.copied() if self._keeps else planned
+
+    def save(self, state: Callable[[], State]) -> None:
+        """Save the state after a reading, and keep it."""
+        if self._saver is not None:
+            self._saver.save(state)
+        self._losses, scans = 0, _readings_of(self.now.learners)
+        self._keep(self.now._replace(scans=scans, resumed=Resumed(state().reading)))
+
+    def end(self, state: Callable[[], State]) -> None:
+        """Save the state in which all learners have finished."""
+        if self._saver is not None:
+            self._saver.end(state)
+
+    def begin_again(self) -> None:
+        """Begin again after the last reading."""
+        self._losses += 1
+        if self._losses > MOST_LOSSES:
+            raise MachineError(
+                f"workers were lost {self._losses} times in a row, likely by their memory. "
+                "Give them more: fewer --workers, a larger --memory; or a smaller --active-set."
+            )
+        self.now = self._kept
+        self._keep(self.now)
 
 
 def _count_readings(
@@ -283,18 +337,18 @@ def plan_changed(job: PartsTraining, learners: list[Learner], staying: Sequence[
     return Planned(plans, learners, _readings_of(learners))
 
 
-def _report(parts: Parts) -> dict[str, Any]:
+def _report(work: Work) -> dict[str, Any]:
     steps = {
-        name: {"rounds": rounds, "seconds": parts.seconds[name]}
-        for name, rounds in parts.rounds.items()
+        name: {"rounds": rounds, "seconds": work.seconds[name]}
+        for name, rounds in work.rounds.items()
     }
     workers = {
-        home: {"bytes_to": parts.bytes_to[home], "bytes_from": parts.bytes_from[home]}
-        for home in sorted(parts.bytes_to)
+        home: {"bytes_to": work.bytes_to[home], "bytes_from": work.bytes_from[home]}
+        for home in sorted(work.bytes_to)
     }
-    sent = parts.bytes_to.total() + parts.bytes_from.total()
+    sent = work.bytes_to.total() + work.bytes_from.total()
     return {
-        "rounds": parts.rounds.total(),
+        "rounds": work.rounds.total(),
         "bytes_sent": sent,
         "steps": steps,
         "workers": workers,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
-from streamtron.core.executor import Wanted, changes_part, looks_at_part
+from streamtron.core.executor import Wanted
 from streamtron.core.losses import Loss
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
@@ -151,7 +151,6 @@ class HeldLoss:
             np.divide(alphas, self.cost, out=self.shares, where=self.cost > 0.0)
             np.clip(self.shares, -1.0, 1.0, out=self.shares)
 
-    @changes_part
     def approach(self, v: Vector, zone: float) -> tuple[()]:
         """Take a smooth loss nearer to the hinge: around the dual point that belongs to v."""
         self.shares = losses.slopes(self.loss, self._places(self.margins_of(v)))
@@ -197,7 +196,6 @@ class PartLoss(HeldLoss):
             self.__dict__.pop(name, None)
         self.margins = less_t(np.zeros(len(self.held)), self.held.targets.t)
 
-    @looks_at_part
     def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:
         """Look at the rows at v; ``head`` : columns on which H is wanted."""
         self.margins = self.margins_of(v)
@@ -219,7 +217,6 @@ class PartLoss(HeldLoss):
         self._hessian.add(kernels.gram_product, self.rho, v, image)
         return image
 
-    @looks_at_part
     def line(self, direction: Vector | None, thetas: Vector) -> Vector:
         """Return (f, f', f'') of the loss at the last v plus each θ times a direction; None = the
         last one."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.executor import Each, Parts, Wanted
+from streamtron.core.executor import Parts, Wanted
 from streamtron.core.penalty import Penalty
 from streamtron.solver import newton, proximal_newton
 from streamtron.solver.few_columns import SPARSE
@@ -100,8 +100,7 @@ def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], columns: int) 
         if begun := list(islice(waiting, at_once - len(steps))):
             sums = dict.fromkeys(begun)
         elif steps:
-            totals = parts(Each(steps.items()), list(steps.items()))
-            sums = dict(zip(steps, totals, strict=True))
+            sums = dict(zip(steps, parts.each(list(steps.items())), strict=True))
         else:
             sums = {}
 

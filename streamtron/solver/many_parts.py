@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from streamtron.core.events import Listener, ignore
-from streamtron.core.executor import Each, Parts, Wanted
+from streamtron.core.executor import Parts, Wanted
 from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
 from streamtron.solver.learner import Learner, enter, hold_elsewhere
@@ -53,8 +53,8 @@ class ManyParts(Trainer):
     ) -> None:
         super().__init__(learners, learners[0].settings, listen, checkpointer)
         self._parts, self._rows, self._nonzeros, self._number = parts, 0, 0, 0
-        self._readings = [learner.progress.reading for learner in learners]
-        self.reading = 0 if _is_new(learners[0]) else 1 + max(self._readings)
+        last = max(learner.progress.reading for learner in learners)
+        self.reading = 0 if _is_new(learners[0]) else 1 + last
 
     @property
     def size(self) -> tuple[int, int]:
@@ -100,9 +100,7 @@ class ManyParts(Trainer):
             if learner.finished is None and learner.memory in (Memory.ALL_ROWS, Memory.WORKING_SET):
                 v = learner.best.candidate
             settlements.append(Settlement(number, v, take_back))
-            self._readings[number] = self.reading
         self._parts(Part.settle, settlements)
-        self._parts.saved(self._readings)
 
     def solve(self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]) -> None:
         """Run a solve of every learner, in lockstep."""
@@ -153,8 +151,7 @@ class ManyParts(Trainer):
 
     def _each(self, numbers: Iterable[int], steps: Sequence[Wanted]) -> Sequence[Any]:
         """Make a round of steps of so many problems."""
-        wanted = [*zip(numbers, steps, strict=True)]
-        return self._parts(Each(wanted), wanted)
+        return self._parts.each([*zip(numbers, steps, strict=True)])
 
 
 def _is_new(learner: Learner) -> bool:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.executor import changes_part
 from streamtron.core.rows import Data
 from streamtron.solver import few_columns, order
 from streamtron.solver.alphas import saved_at
@@ -76,7 +75,6 @@ class Part:
         """Return how large the part is."""
         return PartSize(*size_of(self.data.blocks), [self.data.held is not None])
 
-    @changes_part
     def start(self, memory: Memory) -> tuple[LocalStart, ...]:
         """Train on the part's rows alone: solve them in memory, or read them once and solve those
         near the margin with one quadratic of the others."""
@@ -96,7 +94,6 @@ class Part:
         self._numbers = [*range(len(self.problems))]
         return tuple(problem.end_start() for problem in self.problems)
 
-    @changes_part
     def scan(self, number: int, plans: Sequence[ReadingPlan]) -> tuple[ReadingSums, ...]:
         """Scan all rows at fixed weights, and hold the rows that matter."""
         self._begin_reading(number, plans)
@@ -104,13 +101,11 @@ class Part:
             pass
         return self.end_reading()
 
-    @changes_part
     def read(self, number: int, plans: Sequence[ReadingPlan]) -> Fullness:
         """Begin a reading that visits rows; see ``read_on``."""
         self._begin_reading(number, plans)
         return self.read_on(next_chunk=True)
 
-    @changes_part
     def read_on(self, next_chunk: bool) -> Fullness:
         """Have the problems take the rest of a chunk, or, where all parts have taken one, the next,
         each until its memory is full."""
@@ -121,12 +116,10 @@ class Part:
             flags[full or []] = 1
         return Fullness(flags, int(not self._ended))
 
-    @changes_part
     def end_reading(self) -> tuple[ReadingSums, ...]:
         """Return the sums of a reading."""
         return tuple(self.problems[number].end_reading() for number in self._numbers)
 
-    @changes_part
     def settle(self, settlements: Sequence[Settlement]) -> tuple[()]:
         """End a reading, whose solves are done: settle the α of problems, save their states
         and remove those before the last."""

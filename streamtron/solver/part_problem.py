@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from streamtron.core.errors import DataError
-from streamtron.core.executor import changes_part
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.alphas import Alphas, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
@@ -172,7 +171,6 @@ class PartProblem(PartLoss):
             return NO_QUADRATIC
         return (outside or Outside(np.zeros(learner.columns + 1), 0.0)).sums
 
-    @changes_part
     def sum_held(self) -> HeldSums:
         """Sum what the rows in memory are, which are to be solved."""
         self.renew()
@@ -181,7 +179,6 @@ class PartProblem(PartLoss):
         dual = self.dual_point(self._before, learner.columns)
         return HeldSums(dual, len(learner.active), learner.active.nonzeros)
 
-    @changes_part
     def move(self, v: Vector, relaxation: float) -> DualPoint:
         """Move the α of the rows in memory from where they were before the solve to those of v,
         ``relaxation`` times as far; return what that changes."""
@@ -192,7 +189,6 @@ class PartProblem(PartLoss):
         columns = learner.columns
         return self.dual_point(moved, columns).plus(self.dual_point(start, columns), -1)
 
-    @changes_part
     def start_visits(self, base: DualPoint) -> tuple[()]:
         """Take the dual point of all parts, from which rows are visited."""
         self._base, self.learner.running = base, WeightState(0)

@@ -58,9 +58,7 @@ def parts_of(
         if scans is not None:
             part.restore(scans)
         made.append(part)
-    local = LocalParts(made)
-    local.scans = scans
-    return local
+    return LocalParts(made)
 
 
 def fitted(
