@@ -182,13 +182,12 @@ class HeldLoss:
 class PartLoss(HeldLoss):
     """The loss of the rows that a part holds, and the steps of Newton's method on it.
 
-    ``margins``, ``factors`` : m_i and f_i = C_i φ''(m_i) at the v that was last looked at,
-    ``slopes`` : the change of m_i along the last direction.
+    ``margins``, ``factors`` : m_i and f_i = C_i φ''(m_i) at the v that was last looked at.
     """
 
     def __init__(self, loss: Loss, held: HeldRows, rho: float) -> None:
         super().__init__(loss, held, rho)
-        self.margins = self.slopes = self.factors = np.zeros(0)
+        self.margins = self.factors = np.zeros(0)
 
     def renew(self) -> None:
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
@@ -217,12 +216,10 @@ class PartLoss(HeldLoss):
         self._hessian.add(kernels.gram_product, self.rho, v, image)
         return image
 
-    def line(self, direction: Vector | None, thetas: Vector) -> Vector:
-        """Return (f, f', f'') of the loss at the last v plus each θ times a direction; None = the
-        last one."""
-        if direction is not None:
-            self.slopes = self.slopes_of(direction)
-        return np.array([self.along(self.margins, self.slopes, float(theta)) for theta in thetas])
+    def line(self, direction: Vector, thetas: Vector) -> Vector:
+        """Return (f', f'') of the loss at the last v plus each θ times a direction."""
+        known = self.margins, self.slopes_of(direction)
+        return np.array([self.along(*known, float(theta))[1:] for theta in thetas])
 
     def _gram(self, head: NDArray[np.int64], length: int) -> Vector:
         """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some of so many columns, in the lower triangle."""

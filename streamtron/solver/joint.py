@@ -53,7 +53,7 @@ from streamtron.solver.subproblem import RELAXATION
 from streamtron.solver.weights import DualPoint
 
 THETAS = np.array([0.0, 0.0625, 0.125, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0, 4.0, 8.0])
-"""Where a line search evaluates P, all in one round; a full Newton step is θ = 1
+"""Where a line search asks for the slope of P, all in one round; a full Newton step is θ = 1
 (``benchmarks/parts.py``)."""
 
 SAFETY = 0.8
@@ -61,11 +61,8 @@ SAFETY = 0.8
 (``benchmarks/parts.py``)."""
 
 ACCEPTED = 0.1
-"""A step d is taken as it is if P falls by this part of −∇P·d, for which the θ of least P has to be
-5/9; else that θ is looked for, in two rounds more (``benchmarks/parts.py``)."""
-
-ROUNDING = 2.0**-52
-"""In so narrow a bracket of θ parts look at one place: at θ less that of the last look."""
+"""A step θ d is taken if P falls by this part of −∇P·θd, for which a full one needs the θ of least
+P to be 5/9; else that θ is looked for (``benchmarks/parts.py``)."""
 
 EXACTER = 1.0, 0.1
 """To these parts of the worthwhile gap a block is solved: the second, where the first lowers D."""
@@ -160,13 +157,15 @@ class JointObjective(Objective[LossTerms]):
         """Return where a Newton step leads: as it is if P falls enough, else to the least P along
         it, if P falls at all."""
         direction = yield from self._direction(here.gradient, enough)
-        there = yield from self.look(here.v + direction, here.steps + 1)
-        lower = ACCEPTED * kernels.dot(here.gradient, direction) + newton.FLAT * here.primal
-        if not there.primal <= here.primal + lower:
-            square = self.curvature_along(direction)
-            theta = yield from search(here.smooth, direction, square, looked_at=1.0)
-            if theta > 0.0:
-                there = yield from self.look(here.v + theta * direction, there.steps)
+        slope, square = kernels.dot(here.gradient, direction), self.curvature_along(direction)
+        linear, theta, thetas = kernels.dot(here.smooth, direction), 1.0, THETAS
+        for _ in range(newton.LINE_STEPS):
+            there = yield from self.look(here.v + theta * direction, here.steps + 1)
+            lower = ACCEPTED * theta * slope + newton.FLAT * here.primal
+            if there.primal <= here.primal + lower:
+                break
+            terms = yield PartLoss.line, (direction, thetas - theta)
+            theta, thetas = root(terms, linear, square, thetas)
         return there
 
     def _direction(self, gradient: Vector, enough: float) -> Rounds[Vector]:
@@ -248,42 +247,15 @@ def _heaviest(diagonal: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.sort(np.argsort(-diagonal, kind="stable")[:size])
 
 
-def search(
-    smooth: Vector, direction: Vector, square: float, looked_at: float = 0.0
-) -> Rounds[float]:
-    """Return a θ near the least P(v + θ d); 0 if P does not fall. What is the same quadratic
-    everywhere has the gradient ``smooth`` at v, and changes by θ smooth·d + ½ θ² ``square``.
-    ``looked_at`` : the θ where the parts have looked last.
-
-    P' bends wherever a row changes sides of the margin. So its root is told from the ends of a
-    bracket only where all of the bracket is proven low: no P in it is above the higher end, and
-    that is lower than at 0 by half, at least, of what a tangent leaves P to fall.
-    """
-    linear = kernels.dot(smooth, direction)
-    given: Vector | None = direction
-    thetas, begin = THETAS, math.inf
-    for _ in range(newton.LINE_STEPS):
-        primal, first, second = (yield PartLoss.line, (given, thetas - looked_at)).T
-        primal = primal + thetas * (linear + 0.5 * thetas * square)
-        first, second = linear + thetas * square + first, square + second
-        if given is not None:
-            given, begin = None, float(primal[0])
-            if first[0] >= 0.0:
-                return 0.0
-        if not first[-1] >= 0.0:
-            thetas = thetas[-1] * THETAS
-            continue
-        high = int(np.argmax(first >= 0.0))
-        ends = slice(high - 1, high + 1)
-        low, high = thetas[ends]
-        if high - low <= ROUNDING * max(high, looked_at):
-            return float(low)
-        least = primal[ends][0] + first[ends][0] * (high - low)
-        if begin - primal[ends].max() >= 0.5 * (begin - least):
-            roots = np.clip(thetas[ends] - first[ends] / second[ends], low, high)
-            return float(0.5 * (roots[0] + roots[1]))
-        thetas = np.linspace(low, high, len(THETAS))
-    return 0.0
+def root(terms: Vector, linear: float, square: float, thetas: Vector) -> tuple[float, Vector]:
+    """Return about the θ of the least P, and where to look closer; ``terms`` : see
+    ``PartLoss.line``. The rest of P has the slope ``linear`` + θ ``square``."""
+    first, second = linear + thetas * square + terms[:, 0], square + terms[:, 1]
+    high = max(int(np.argmax(first >= 0.0)), 1) if first[-1] >= 0.0 else len(first) - 1
+    ends = slice(high - 1, high + 1)
+    low, high = thetas[ends]
+    roots = np.clip(thetas[ends] - first[ends] / second[ends], low, high)
+    return float(0.5 * (roots[0] + roots[1])), np.linspace(low, high, len(thetas))
 
 
 def solve_jointly(learner: Learner) -> Rounds[None]:
@@ -299,8 +271,8 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
         solution = yield from proximal_newton.minimise(penalised, v, precision)
     else:
         if learner.progress.reading == 0 and learner.loss.quadratic:
-            theta = yield from search(np.zeros(len(v)), v, kernels.square_sum(v))
-            v = (theta or 1.0) * v
+            terms = yield PartLoss.line, (v, THETAS)
+            v = root(terms, 0.0, kernels.square_sum(v), THETAS)[0] * v
         solution = yield from JointObjective(np.zeros(len(v)), learner).solve(v, precision)
     take_solution(learner, solution.v, newton_steps=solution.steps)
 
