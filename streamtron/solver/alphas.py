@@ -187,10 +187,9 @@ def read_state(path: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 
 def write_state(path: str, alphas: Alphas, **content: Any) -> None:
-    """Write the state of a part: its ``rows``, ``center``, ``rho`` and ``shuffles``; and ``held``,
-    the rows that it keeps whatever a scan finds."""
+    """Write the state of a part: its ``rows``, ``center``, ``rho`` and ``shuffles``."""
     gaps, values = alphas.streamed()
-    arrays = {"gaps": gaps, "alphas": values, "held": content.pop("held")}
+    arrays: dict[str, NDArray[Any] | Streamed] = {"gaps": gaps, "alphas": values}
     write_sealed(path, {"part_version": FORMAT_VERSION, **content}, arrays)
 
 

@@ -59,7 +59,6 @@ class Learner:
         self.outside: Outside | None = None  # rows of the current reading, where columns are few
         self.expansion: Expansion | None = None  # of the quadratic that the candidate solves
         self.visits = True  # whether the current reading, or the next one, visits rows
-        self.keepers = np.zeros(0, dtype=np.int64)  # rows that it keeps, whatever a scan finds
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether v may differ from the sum that the α make
         self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here

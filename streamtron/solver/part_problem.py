@@ -124,8 +124,6 @@ class PartProblem(PartLoss):
             alpha = self.alpha(self.margins_of(v))
             learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.most))
         self._certified = None
-        keeps = learner.memory == Memory.WORKING_SET
-        learner.keepers = np.sort(learner.active.numbers[: None if keeps else 0])
 
     def save(self, path: str, rows: int) -> None:
         """Save the state after a reading; ``rows`` : of the part."""
@@ -133,7 +131,6 @@ class PartProblem(PartLoss):
         write_state(
             path,
             learner.alphas,
-            held=learner.keepers,
             rows=rows,
             center=learner.targets.center,
             rho=learner.augmentation,
@@ -150,7 +147,6 @@ class PartProblem(PartLoss):
                 f"{rows}. Give the shards as they were, or fit again with --overwrite."
             )
         learner.alphas = Alphas.of_gaps(arrays["gaps"], arrays["alphas"])
-        learner.keepers = arrays["held"]
         learner.targets.center = content["center"]
         augment(learner, content["rho"])
         learner.shuffles = content["shuffles"]

@@ -123,21 +123,9 @@ def take_chunk(
             if learner.memory == Memory.FEW_COLUMNS:
                 few_columns.take_rows(learner, chunk.rows, targets)
                 return iter(())
-            if len(learner.keepers):
-                marks[_positions(learner.keepers, chunk)] = 1
             return keep(learner, chunk.rows, np.flatnonzero(marks), targets)
     assert positions is not None
     return visit_rows(learner, chunk, positions, targets)
-
-
-def _positions(numbers: NDArray[np.int64], chunk: Chunk) -> NDArray[np.int64]:
-    """Return the positions in a chunk of the rows that it has of these, whose numbers rise."""
-    positions, first = [numbers[:0]], 0
-    for start, stop in chunk.ranges:
-        inside = numbers[slice(*np.searchsorted(numbers, (start, stop)))]
-        positions.append(inside - start + first)
-        first += stop - start
-    return np.concatenate(positions)
 
 
 def visit_rows(
