@@ -107,6 +107,8 @@ class Home(NamedTuple):
 class WorkerParts(Parts):
     """Parts on workers: consecutive ones on each, dealt evenly."""
 
+    may_be_lost = True
+
     def __init__(self, workers: Workers) -> None:
         super().__init__()
         self._workers, self._token = workers, secrets.token_hex(8)

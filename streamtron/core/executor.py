@@ -57,6 +57,16 @@ class Work:
         self.rounds, self.seconds = Counter[str](), defaultdict[str, float](float)
         self.bytes_to, self.bytes_from = Counter[str](), Counter[str]()
 
+    def report(self) -> dict[str, Any]:
+        """Return what the report has of it."""
+        to, back = self.bytes_to, self.bytes_from
+        return {
+            "rounds": self.rounds.total(),
+            "bytes_sent": to.total() + back.total(),
+            "steps": {k: {"rounds": n, "seconds": self.seconds[k]} for k, n in self.rounds.items()},
+            "workers": {k: {"bytes_to": to[k], "bytes_from": back[k]} for k in sorted(to)},
+        }
+
 
 class Parts(ABC):
     """The parts of one problem: map a step over them and sum what it returns.
@@ -65,9 +75,12 @@ class Parts(ABC):
     adds two of them. The sum is over the binary tree of the parts' numbers, wherever they
     are: ``LocalParts`` are in this process, ``cluster.parts.WorkerParts`` on Dask's workers.
 
+    ``may_be_lost`` : whether a round may end with PartsLost.
     ``tell`` : called after every round with the step's name and the number of rounds so far.
     ``gap_estimate`` : see ``events.WorkDone``.
     """
+
+    may_be_lost = False
 
     def __init__(self) -> None:
         self.work = Work()

@@ -61,9 +61,8 @@ from streamtron.runs.learners import (
 from streamtron.runs.memory import fits_in_memory, size_of
 from streamtron.runs.parts import (
     OpenParts,
-    plan_changed,
     take_saved_alphas,
-    train_on,
+    train_changed,
     with_parts_after,
 )
 from streamtron.runs.report import Outcome, certificate_of, deletions_of
@@ -467,7 +466,7 @@ def _train_on_parts(
             learner.best.discard()  # no scan is to certify what the rows have made
     staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
     parts = fitting.parts(directory)
-    fitting.facts = train_on(parts, plan_changed(parts, learners, staying))[1]
+    fitting.facts = train_changed(parts, learners, staying)[1]
 
 
 def _check_rows(rows: RowChange, data: Dataset, target: EditableRun) -> None:

@@ -29,7 +29,7 @@ from streamtron.runs.learners import (
     train_candidates,
 )
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
-from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, plan_new, train_on
+from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, train_new
 from streamtron.runs.report import Outcome, build_outcome
 from streamtron.runs.store import Absent, SavedState, Store
 from streamtron.solver.alphas import Alphas
@@ -155,7 +155,7 @@ class Fitting:
         kept: Any = scratch_directory("streamtron-") if store is None else nullcontext(store.parts)
         with kept as directory:
             parts = self.parts(directory)
-            learners, self.facts = train_on(parts, plan_new(parts, self.state))
+            learners, self.facts = train_new(parts, self.state)
             if store is None:
                 for learner in learners:
                     leave_alphas(learner, Alphas.of(learner.alphas.nonzero()))

@@ -156,29 +156,10 @@ class PartsTraining(NamedTuple):
     directory: str
     open_parts: OpenParts | None
 
-    @property
-    def threads(self) -> int:
-        """Threads of this process."""
-        return self.training.machine.thread_count
-
     def opened(self, plans: Sequence[PartPlan], scans: Scans) -> AbstractContextManager[Parts]:
         """Open the parts, new or restored after so many scans of each problem."""
-        return (self.open_parts or partial(open_here, threads=self.threads))(plans, scans)
-
-
-class Planned(NamedTuple):
-    """Planned parts, and the learners that train on them. ``scans`` : the readings after which both
-    are as they are, None = they are new. ``resumed`` : where a run is resumed."""
-
-    plans: list[PartPlan]
-    learners: list[Learner]
-    scans: Scans = None
-    resumed: Resumed | None = None
-
-    def copied(self) -> Planned:
-        """Return the same with learners of their own."""
-        learners, resumed = copy.deepcopy((self.learners, self.resumed))
-        return self._replace(learners=learners, resumed=resumed)
+        threads = self.training.machine.thread_count
+        return (self.open_parts or partial(open_here, threads=threads))(plans, scans)
 
 
 @contextmanager
@@ -192,98 +173,63 @@ def open_here(plans: Sequence[PartPlan], scans: Scans, threads: int = 1) -> Iter
             part.close()
 
 
-def plan_new(job: PartsTraining, state: State | None = None) -> Planned:
-    """Plan the training of new learners, or of those of ``state``, of a run to resume."""
-    settings = job.training.settings
-    check_settings(settings)
-    learners = make_learners(job.data, settings)
+Trained = tuple[list[Learner], dict[str, Any]]
+"""The finished learners, with the α of all rows in the order of the data's labels; and what the
+report has of parts."""
+
+
+def train_new(job: PartsTraining, state: State | None = None) -> Trained:
+    """Train new learners, or those of ``state``, of a run to resume."""
+    learners = make_learners(job.data, job.training.settings)
     if state is None:
-        return Planned(_plans_of(job), learners)
+        return _train(job, learners)
     new = iter(learners)
     learners = state.learners(lambda _: next(new))
     resumed = Resumed(state.reading, [learner for learner in learners if reopen(learner)])
-    return Planned(_plans_of(job), learners, _readings_of(learners), resumed)
+    return _train(job, learners, _readings_of(learners), resumed)
 
 
-def train_on(job: PartsTraining, planned: Planned) -> tuple[list[Learner], dict[str, Any]]:
-    """Train on planned parts; return the finished learners with the α of all rows, in the
-    order of the data's labels, and what the report has of parts."""
-    training, work, last = job.training, Work(), _LastState(job, planned)
+def _train(
+    job: PartsTraining,
+    learners: list[Learner],
+    scans: Scans = None,
+    resumed: Resumed | None = None,
+) -> Trained:
+    """Train learners that are as they were after the readings ``scans``, None = new. If parts are
+    lost, training begins again with the last state."""
+    training, data, plans, work, losses = job.training, job.data, _plans_of(job), Work(), 0
+    start = learners, scans, resumed
     while True:
+        learners, scans, resumed = copy.deepcopy(start) if job.open_parts else start
+        trainer = None
         try:
-            with job.opened(last.now.plans, last.now.scans) as parts:
-                parts.work = work
-                parts.tell = partial(_tell_round, training.listen, parts)
-                trainer = ManyParts(parts, last.now.learners, training.listen, last)
-                train_in_time(trainer, last.now.resumed)
+            with job.opened(plans, scans) as parts:
+                parts.work, parts.tell = work, partial(_tell_round, training.listen, parts)
+                trainer = ManyParts(parts, learners, training.listen, training.checkpointer)
+                train_in_time(trainer, resumed)
             break
-        except PartsLost:
-            last.begin_again()
-    plans, learners, *_ = last.now
+        except PartsLost as error:
+            losses += 1
+            if trainer is not None and trainer.kept:
+                start, losses = (trainer.kept, _readings_of(trainer.kept), None), 1
+            if losses > MOST_LOSSES:
+                raise MachineError(
+                    f"workers were lost {losses} times in a row, likely by their memory. Give "
+                    "them more: fewer --workers, a larger --memory; or a smaller --active-set."
+                ) from error
     take_saved_alphas(job.directory, training.settings, learners)
-    _count_readings(job, plans, learners)
-    return learners, {"parts": len(plans), **_report(work)}
+    size, readings = trainer.parts_size, max(learner.progress.readings for learner in learners)
+    # rows that memory holds are read once, which is a part of preparing them
+    read = readings * (size.nonzeros - size.nonzeros_held)
+    read += max(0, size.nonzeros_held - data.nonzeros_read)
+    data.nonzeros_read += read
+    data.bytes_read += data.bytes * read // max(data.nonzeros, 1)
+    return learners, {"parts": len(plans), **work.report()}
 
 
 def _tell_round(listen: Listener, parts: Parts, step: str, rounds: int) -> None:
     done = f"round {rounds}: {step.replace('_', ' ')}"
     listen(WorkDone(done, estimated_gap=parts.gap_estimate))
-
-
-class _LastState:
-    """A ``Checkpointer`` that also keeps what training is to begin with again, if parts are lost:
-    those of this process never are. ``now`` : what it has begun with."""
-
-    def __init__(self, job: PartsTraining, planned: Planned) -> None:
-        self._saver, self._keeps, self._losses = job.training.checkpointer, job.open_parts, 0
-        self.now = planned
-        self._keep(planned)
-
-    def _keep(self, planned: Planned) -> None:
-        self._kept = planned.copied() if self._keeps else planned
-
-    def save(self, state: Callable[[], State]) -> None:
-        """Save the state after a reading, and keep it."""
-        if self._saver is not None:
-            self._saver.save(state)
-        self._losses, scans = 0, _readings_of(self.now.learners)
-        self._keep(self.now._replace(scans=scans, resumed=Resumed(state().reading)))
-
-    def end(self, state: Callable[[], State]) -> None:
-        """Save the state in which all learners have finished."""
-        if self._saver is not None:
-            self._saver.end(state)
-
-    def begin_again(self) -> None:
-        """Begin again after the last reading."""
-        self._losses += 1
-        if self._losses > MOST_LOSSES:
-            raise MachineError(
-                f"workers were lost {self._losses} times in a row, likely by their memory. "
-                "Give them more: fewer --workers, a larger --memory; or a smaller --active-set."
-            )
-        self.now = self._kept
-        self._keep(self.now)
-
-
-def _count_readings(
-    job: PartsTraining, plans: Sequence[PartPlan], learners: Sequence[Learner]
-) -> None:
-    """Count as read of the data what the parts have read: where memory holds all their rows, these
-    once, which is a part of preparing them."""
-    data, readings = job.data, max(learner.progress.readings for learner in learners)
-    held = read = 0
-    for plan, shards in zip(
-        plans, _records_of(job.data, (plan.shards for plan in plans)), strict=True
-    ):
-        rows, nonzeros = (sum(getattr(s, name) for s in shards) for name in ("rows", "nonzeros"))
-        if fits_in_memory(plan.settings, DataSize(rows, data.columns, nonzeros, data.facts.by_row)):
-            held += nonzeros
-        else:
-            read += readings * nonzeros
-    read += max(0, held - data.nonzeros_read)
-    data.nonzeros_read += read
-    data.bytes_read += data.bytes * read // max(data.nonzeros, 1)
 
 
 def _records_of(data: Dataset, dealt: Iterable[Sequence[ShardFile]]) -> Iterator[list[ShardRecord]]:
@@ -311,62 +257,39 @@ def _state_path(directory: str | os.PathLike[str], number: int) -> str:
     return os.path.join(os.path.abspath(directory), f"part-{number:04d}")
 
 
-def plan_changed(job: PartsTraining, learners: list[Learner], staying: Sequence[Pieces]) -> Planned:
-    """Plan to train learners of a changed run on, from their weights and the α ``staying`` of
-    each, by the numbers of the data's rows."""
-    settings = job.training.settings
-    check_settings(settings)
+def train_changed(
+    job: PartsTraining, learners: list[Learner], staying: Sequence[Pieces]
+) -> Trained:
+    """Train learners of a changed run on, from their weights and the α ``staying`` of each, by the
+    numbers of the data's rows."""
     os.makedirs(job.directory, exist_ok=True)
-    plans = _plans_of(job)
-    sizes = [
-        sum(shard.rows for shard in records)
-        for records in _records_of(job.data, (plan.shards for plan in plans))
-    ]
+    plans, settings = _plans_of(job), job.training.settings
+    dealt = _records_of(job.data, (plan.shards for plan in plans))
+    sizes = [sum(shard.rows for shard in records) for records in dealt]
     for number, (learner, pieces) in enumerate(zip(learners, staying, strict=True)):
-        progress = learner.progress
         learner.best.propose(learner.best.augmented)
         choose_visits(learner, False)
         leave_alphas(learner, Alphas())
         hold_elsewhere(learner, 0)
         which = number if settings.one_vs_rest else None
-        new: Any = {"held": np.zeros(0, np.int64), "shuffles": 0}
-        new |= {"center": learner.targets.center, "rho": learner.augmentation}
+        new = {"shuffles": 0, "center": learner.targets.center, "rho": learner.augmentation}
         for plan, rows, alphas in zip(plans, sizes, split(pieces, sizes), strict=True):
-            path = saved_at(plan.path, which, progress.reading)
+            path = saved_at(plan.path, which, learner.progress.reading)
             write_state(path, alphas, rows=rows, **new)
-    return Planned(plans, learners, _readings_of(learners))
-
-
-def _report(work: Work) -> dict[str, Any]:
-    steps = {
-        name: {"rounds": rounds, "seconds": work.seconds[name]}
-        for name, rounds in work.rounds.items()
-    }
-    workers = {
-        home: {"bytes_to": work.bytes_to[home], "bytes_from": work.bytes_from[home]}
-        for home in sorted(work.bytes_to)
-    }
-    sent = work.bytes_to.total() + work.bytes_from.total()
-    return {
-        "rounds": work.rounds.total(),
-        "bytes_sent": sent,
-        "steps": steps,
-        "workers": workers,
-    }
-
-
-def _row_bytes(records: Iterable[ShardRecord], *, by_row: bool) -> int:
-    """Return what the rows of shards take in memory."""
-    return sum(DataSize(shard.rows, 0, shard.nonzeros, by_row).row_bytes for shard in records)
+    return _train(job, learners, _readings_of(learners))
 
 
 def _plans_of(job: PartsTraining) -> list[PartPlan]:
-    """Return the plan of every part."""
+    """Return the plan of every part; refuse settings with which only one part can train."""
     data, settings = job.data, job.training.settings
     assert settings.parts is not None
+    check_settings(settings)
     dealt = deal(data.shards, settings.parts)
-    by_row = data.facts.by_row
-    most = max(_row_bytes(records, by_row=by_row) for records in _records_of(data, dealt))
+    sizes = (
+        DataSize(shard.rows, 0, shard.nonzeros, data.facts.by_row).row_bytes
+        for shard in data.manifest.shards
+    )
+    most = max(sum(islice(sizes, len(shards))) for shards in dealt)
     active_set = min(settings.active_set_bytes // settings.parts, most)
     part_settings = settings.but(active_set=active_set, tol=max(settings.tol, START_GAP))
     return [
@@ -376,7 +299,7 @@ def _plans_of(job: PartsTraining) -> list[PartPlan]:
             data.reading,
             os.path.abspath(data.directory),
             _state_path(job.directory, number),
-            max(1, job.threads // settings.parts),
+            max(1, job.training.machine.thread_count // settings.parts),
             tuple(data.labels),
             data.facts,
             data.numbers,

@@ -20,6 +20,7 @@ dual variables of all others fixed, most of them are dropped, and the reading go
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
 from streamtron.solver.learner import Learner, enter, hold_elsewhere
 from streamtron.solver.memory import Memory
-from streamtron.solver.part import Part
+from streamtron.solver.part import Part, PartSize
 from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
 from streamtron.solver.reading import solve_in_memory
 from streamtron.solver.subproblem import Solve
@@ -52,26 +53,26 @@ class ManyParts(Trainer):
         checkpointer: Checkpointer | None = None,
     ) -> None:
         super().__init__(learners, learners[0].settings, listen, checkpointer)
-        self._parts, self._rows, self._nonzeros, self._number = parts, 0, 0, 0
+        self._parts, self.parts_size = parts, PartSize(0, 0, 0, 0, 0)
+        self.kept: list[Learner] | None = None  # as they were after the last reading
         last = max(learner.progress.reading for learner in learners)
         self.reading = 0 if _is_new(learners[0]) else 1 + last
 
     @property
     def size(self) -> tuple[int, int]:
         """Rows and nonzeros of the data."""
-        return self._rows, self._nonzeros
+        return self.parts_size.rows, self.parts_size.nonzeros
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Have the parts hold all their rows, if all have them in memory; else choose what they are
         to hold."""
-        self._rows, self._nonzeros, held = self._parts(Part.describe)
-        self._number = len(held)
+        size = self.parts_size = self._parts(Part.describe)
         for learner in learners:
             hold_elsewhere(learner, 0)
-            if all(held):
+            if size.held == size.parts:
                 enter(learner, Memory.ALL_ROWS)
             elif learner.complete or not learner.progress.readings:
-                choose_memory(learner, [Block(0, self._rows, self._nonzeros)])
+                choose_memory(learner, [Block(0, size.rows, size.nonzeros)])
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
         """Have learners take all rows in all parts, or begin with the local starts of the parts."""
@@ -79,7 +80,7 @@ class ManyParts(Trainer):
         if _is_new(learners[0]) and memory in (Memory.ALL_ROWS, Memory.FEW_COLUMNS):
             for learner, start in zip(learners, self._parts(Part.start, memory), strict=True):
                 hold_elsewhere(learner, start.held)
-                mean = start.weights / self._number
+                mean = start.weights / self.parts_size.parts
                 learner.best.propose(mean)
                 if learner.outside is not None:
                     learner.outside.take(start.quadratic, mean.copy())
@@ -87,7 +88,7 @@ class ManyParts(Trainer):
             self._read(reading, self._numbered(learners))
         self._parts.gap_estimate = None
         obey_stop()
-        return self._rows
+        return self.parts_size.rows
 
     def end_reading(self, learners: Sequence[Learner]) -> None:
         """Have the parts settle and save their α; a certificate is of those before visits."""
@@ -107,6 +108,12 @@ class ManyParts(Trainer):
         solves = {number: begin(learner) for number, learner in self._numbered(learners).items()}
         in_lockstep(self._parts, solves, self.learners[0].columns + 1)
         obey_stop()
+
+    def save(self) -> None:
+        """See ``Trainer``; learners are kept as they are, if the parts may be lost."""
+        super().save()
+        if self._parts.may_be_lost:
+            self.kept = copy.deepcopy(self.learners)
 
     def _numbered(self, learners: Sequence[Learner]) -> dict[int, Learner]:
         return {self.learners.index(learner): learner for learner in learners}

@@ -40,11 +40,14 @@ all, so that a better solution of them takes longer and brings hardly fewer roun
 
 
 class PartSize(NamedTuple):
-    """Rows and nonzeros; and of each part whether memory holds all its rows."""
+    """Numbers of parts, and of those ``held`` whose rows are all in memory; of rows and nonzeros,
+    and of those of the held parts."""
 
+    parts: int
+    held: int
     rows: int
     nonzeros: int
-    held: list[bool]
+    nonzeros_held: int
 
 
 class Fullness(NamedTuple):
@@ -73,7 +76,8 @@ class Part:
 
     def describe(self) -> PartSize:
         """Return how large the part is."""
-        return PartSize(*size_of(self.data.blocks), [self.data.held is not None])
+        (rows, nonzeros), held = size_of(self.data.blocks), self.data.held is not None
+        return PartSize(1, int(held), rows, nonzeros, held * nonzeros)
 
     def start(self, memory: Memory) -> tuple[LocalStart, ...]:
         """Train on the part's rows alone: solve them in memory, or read them once and solve those

@@ -77,7 +77,7 @@ def test_rounds_tell_how_the_gap_closes_which_a_scan_then_proves_and_the_stage_e
 class Lossy(LocalParts):
     """Parts that are lost in a round, as with a worker that dies."""
 
-    left = 0
+    left, may_be_lost = 0, True
 
     def _map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         Lossy.left -= 1
