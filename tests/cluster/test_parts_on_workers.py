@@ -4,12 +4,9 @@ import os
 import random
 import shutil
 import signal
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,6 @@ import pytest
 
 from streamtron import StreamtronClassifier
 from streamtron.cluster import parts as cluster_parts
-from streamtron.cluster.client import Workers
 from streamtron.cluster.connect import connect
 from streamtron.cluster.parts import WorkerParts, parts_on
 from streamtron.core.config import Machine, Settings
@@ -36,7 +32,7 @@ from streamtron.runs.report import Outcome
 from tests.helpers.dask_processes import dask_worker
 from tests.helpers.examples import slow_but
 from tests.helpers.optimum import holds_optimum
-from tests.helpers.processes import COMMAND, Process, succeeded, until
+from tests.helpers.processes import COMMAND, Process, until
 from tests.helpers.runs import stopping, write_corpus
 
 ALL, BLOCKS = 10**9, 150_000
@@ -291,68 +287,3 @@ def test_a_worker_that_does_not_see_a_shard_is_named(guest, tmp_path):
 
     with pytest.raises(MachineError, match=r"b\.svm: worker \w+ does not see it"):
         two_parts(tmp_path, "-1 3:1", unseen)
-
-
-HOLDS = {"all": (10**9, 2), "some": (2_000_000, 3)}
-"""Bytes that hold all rows, in 2 readings, and bytes that hold some of those that matter, in 7; and
-the kills of clients that are to hit parts in use."""
-
-WORKERS, SECONDS, MOST = 10, (0.1, 0.3, 3.0), 4
-"""Kills of workers that are to hit parts in use; seconds between two kills, at most, of which few
-end while parts are opened or in their start; and kills in one fit, at most: more in a row, without
-a step between, would end it."""
-
-
-class Fit:
-    """A fit by a command that is begun again when it was killed."""
-
-    def __init__(self, place: Path, model: Path, workers: Workers, active_set: int) -> None:
-        self.workers = workers
-        words = ["fit", "train", "--model", model, "--C", 20, "--tol", 0.02, "--resume"]
-        words += ["--active-set", f"{active_set}B"]
-        words += ["--scheduler", workers.client.scheduler.address]
-        self._begin = lambda: Process(COMMAND, *words, cwd=place)
-        self.process = self._begin()
-
-    def parts(self) -> list[int]:
-        """The processes of the workers that have parts."""
-        told = self.workers.client.run(
-            lambda: (os.getpid(), len(cluster_parts._holders)), on_error="ignore"
-        ).values()
-        return [pid for pid, runs in told if runs]
-
-    def kill(self, kind: str, pick: random.Random) -> bool:
-        """Kill one of the workers that have parts, or the client; tell whether that hit one."""
-        until(lambda: self.parts() or self.process.poll() is not None)
-        if self.process.poll() is not None or not (pids := self.parts()):
-            return False
-        if kind == "worker":
-            with suppress(ProcessLookupError):  # it died of the kill before
-                os.kill(pick.choice(pids), signal.SIGKILL)
-            return self.process.poll() is None
-        self.process.kill()
-        hit = self.process.end().returncode == -signal.SIGKILL
-        self.process = self._begin()
-        return hit
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("holds", HOLDS)
-def test_workers_and_clients_killed_at_random_change_no_bit(place, holds, workers, tmp_path):
-    active_set, clients = HOLDS[holds]
-    generate(str(place / holds / "train"), rows=10_000, columns=5000, seed=1, shards=SHARDS)
-    place = place / holds
-    settings = Settings(C=20.0, tol=0.02, parts=SHARDS, active_set=active_set)
-    fit([place / "train"], settings, model=place / "alone", machine=Machine())
-    pick, pause, left = random.Random(7), threading.Event(), Counter(worker=WORKERS, client=clients)
-    for number in count():
-        if not +left:
-            break
-        model = tmp_path / f"{number}"
-        killed = Fit(place, model, workers, active_set)
-        for _ in range(MOST):
-            pause.wait(pick.uniform(0.0, pick.choice(SECONDS)))
-            kind = pick.choice([*(+left)] or ["worker"])
-            left[kind] -= killed.kill(kind, pick)
-        succeeded(killed.process.end())
-        assert model.read_bytes() == (place / "alone").read_bytes()
