@@ -310,8 +310,8 @@ def line_search(
     held: HeldLoss, linear: float, square: float, margins: Vector, slopes: Vector
 ) -> float:
     """Return the θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
-    convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.search`` has another
-    rule, for there each costs a round."""
+    convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.root`` is told the
+    slopes at many, for there each evaluation costs a round."""
     downhill = linear + held.along(margins, slopes, 0.0)[1]
     if downhill >= 0.0:
         return 0.0
