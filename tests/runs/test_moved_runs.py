@@ -186,7 +186,7 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
     assert facts["progress"]["nonzeros_read"] > 0
     assert facts["progress"]["finished"] is False
     assert [shard["name"] for shard in facts["shards"]] == [f"part-{k}.svm" for k in range(3)]
-    assert f"running, by process {process.pid}" in told
+    assert re.search(rf"state +running\nprocess +process {process.pid} on ", told)
     assert "wait for it" in told
 
 
