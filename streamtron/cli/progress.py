@@ -96,7 +96,8 @@ def _bar(watch: Watch) -> Iterator[tuple[Listener, Say]]:
 
         def draw(event: Event) -> None:
             nonlocal drawn
-            if isinstance(event, WorkDone) and event.done and time.monotonic() < drawn + FRAME:
+            goes_on = isinstance(event, WorkDone) and (event.done or event.reading is None)
+            if goes_on and time.monotonic() < drawn + FRAME:
                 return
             drawn, console.width = time.monotonic(), (width() or 80) - ECHO
             done, total = watch.step.done, watch.step.total or None
