@@ -404,7 +404,7 @@ class EditableRun(NamedTuple):
                 _train_here(self, rows, fitting, learners)
             else:
                 parts = self.store.new_parts()
-                _train_on_parts(rows, fitting, learners, parts)
+                learners = _train_on_parts(rows, fitting, learners, parts)
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
             outcome = fitting.outcome(learners)
@@ -458,15 +458,17 @@ def _train_here(
 
 def _train_on_parts(
     rows: RowChange, fitting: Fitting, learners: list[Learner], directory: Path
-) -> None:
-    """Train the learners on in parts, whose states are in ``directory``."""
+) -> list[Learner]:
+    """Train the learners on in parts, whose states are in ``directory``, and return them, or copies
+    that went on in their place."""
     for learner in learners:
         begin_change(learner, only_more=False)
         if len(rows.removed):
             learner.best.discard()  # no scan is to certify what the rows have made
     staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
     parts = fitting.parts(directory)
-    fitting.facts = train_changed(parts, learners, staying)[1]
+    learners, fitting.facts = train_changed(parts, learners, staying)
+    return learners
 
 
 def _check_rows(rows: RowChange, data: Dataset, target: EditableRun) -> None:
