@@ -38,7 +38,7 @@ OWNERS: dict[str, set[str]] = {
     "numba": {"core.kernels"},
     "llvmlite": {"core.kernels"},
     "pyarrow": {"data"},
-    "sklearn": {"data", "estimator", "model", "sweeps"},
+    "sklearn": {"core.feature_names", "data", "estimator", "model", "sweeps"},
     "pandas": {"data.transform"},
     "dask": {"cluster"},
     "distributed": {"cluster"},

@@ -164,8 +164,8 @@ class WorkerParts(Parts):
         with self._workers.client.as_current():  # where an actor looks for its client
             try:
                 calls = [
-                    getattr(home.actor, method)(*own)
-                    for home, own in zip(self.homes, arguments, strict=True)
+                    getattr(home.actor, method)(*given)
+                    for home, given in zip(self.homes, arguments, strict=True)
                 ]
             except RuntimeError as error:
                 raise PartsLost from error

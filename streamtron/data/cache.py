@@ -93,10 +93,10 @@ def drop_earlier(path: str) -> None:
     directory, name = os.path.split(path)
     place, stamp, *_ = name.split("-")
     with writing_cache(directory):
-        for other in os.listdir(directory):
-            found = _FLAT_FILE.fullmatch(other)
-            if found and found[1] == place and found[2] != stamp:
-                _unlink(os.path.join(directory, other))
+        for entry in os.listdir(directory):
+            match = _FLAT_FILE.fullmatch(entry)
+            if match and match[1] == place and match[2] != stamp:
+                _unlink(os.path.join(directory, entry))
 
 
 def cache_files(directory: str) -> list[str]:

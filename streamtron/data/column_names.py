@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamtron.core.errors import DataError
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.files import reading_from, regular, writing_to
 from streamtron.core.limits import available_memory
 from streamtron.core.sealed import canonical
 from streamtron.data.discover import NAMES, ShardFile
-from streamtron.data.feature_names import Hashing, Vocabulary
 from streamtron.data.formats.layouts import LAYOUTS, Columns, Spot
 from streamtron.data.prefetch import prefetch
 from streamtron.data.reader_config import ReaderConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from streamtron.core.errors import DataError
-from streamtron.data.feature_names import Hashing, Vocabulary
+from streamtron.core.feature_names import Hashing, Vocabulary
 
 if TYPE_CHECKING:
     from streamtron.data.transform import Transformer

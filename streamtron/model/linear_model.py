@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
 from streamtron.core.sealed import read_sealed, sealed_bytes, write_sealed
-from streamtron.data.feature_names import Hashing, Vocabulary
 from streamtron.model import validation
 from streamtron.model.calibration import check_calibration, probabilities_of
 from streamtron.model.display import model_text

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Rows
 from streamtron.core.text import some
-from streamtron.data.feature_names import Hashing, Vocabulary
 from streamtron.model.calibration import probabilities_of
 from streamtron.model.validation import HUGE
 

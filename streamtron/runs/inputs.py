@@ -15,6 +15,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.executor import Executor
+from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.core.files import (
     absolute,
     as_path,
@@ -36,7 +37,6 @@ from streamtron.data import (
     resolve_reading,
 )
 from streamtron.data.discover import NAMES
-from streamtron.data.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import is_uri, local_path

@@ -23,8 +23,15 @@ from streamtron.solver.learner import Learner, freeze
 from streamtron.solver.memory import Memory
 from streamtron.solver.progress import BestWeights, Progress, ReadingBounds, StageReport
 
-OWN = ("augmentation", "memory", "visits", "shuffles", "unsummed", "elsewhere")
-"""Fields of a learner that are plain values."""
+OWN: dict[str, Any] = {
+    "augmentation": float,
+    "memory": str,
+    "visits": bool,
+    "shuffles": int,
+    "unsummed": bool,
+    "elsewhere": int | None,
+}
+"""Fields of a learner that are plain values, and their types."""
 
 NO_STATE = (LookupError, TypeError, ValueError, AttributeError, StopIteration, InternalError)
 """What content that is no state raises; the last one, bounds that exclude each other."""
@@ -122,6 +129,8 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     """Set the fields of a new learner; ValueError where one is missing, or an array is not what
     kernels take unchecked."""
     own, scan, columns = saved["own"], saved["scan"], learner.columns
+    if not all(isinstance(own[name], kind) for name, kind in OWN.items()):
+        raise ValueError("a learner's own fields of other types")
     vars(learner).update({name: own[name] for name in OWN}, memory=Memory(own["memory"]))
     targets, running = learner.targets, learner.running
     targets.center = float(saved["center"])
@@ -135,7 +144,10 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
         _like(long, long if vector is None else vector)
     if best.marks is not None:
         _like(np.zeros(columns, dtype=np.uint8), best.marks)
-    reports = [_made(StageReport, report) for report in saved["progress"]["reports"]]
+    reports = [
+        _made(StageReport, {**report, "paper": dict(report["paper"])})
+        for report in saved["progress"]["reports"]
+    ]
     history = [_made(ReadingBounds, reading) for reading in saved["progress"]["history"]]
     lists = {"reports": reports, "history": history}
     progress = _made(Progress, {**saved["progress"], **lists})

@@ -416,7 +416,7 @@ def test_metrics_say_how_a_command_ended_and_what_it_has_proven(run, place):
         one_sentence(run("fit", "train", "--model", "new", "--metrics", name), 2, sentence)
     failed = run("fit", "train", "--model", "new", "--metrics", "/dev/full")
     assert failed.returncode == 5, failed.stderr
-    assert "/dev/full: cannot be written" in failed.stderr
+    assert "/dev/full: the disk is full" in failed.stderr
 
 
 def test_chunks_are_logged_at_most_so_often(tmp_path):

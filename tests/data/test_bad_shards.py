@@ -13,8 +13,8 @@ import pytest
 
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.executor import serial
+from streamtron.core.feature_names import Hashing
 from streamtron.data import Dataset, ReaderConfig, ShardRows, find_shards
-from streamtron.data.feature_names import Hashing
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table

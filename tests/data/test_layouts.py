@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data import find_shards, open_reader
-from streamtron.data.feature_names import Hashing, Vocabulary, load_vocabulary
 from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.layouts import Columns, Spot

@@ -13,6 +13,7 @@ import pytest
 from streamtron import convert
 from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError
+from streamtron.core.feature_names import Hashing
 from streamtron.data import (
     MemoryData,
     ReaderConfig,
@@ -22,7 +23,6 @@ from streamtron.data import (
     fingerprints,
 )
 from streamtron.data.deletions import Deletions
-from streamtron.data.feature_names import Hashing
 from streamtron.data.formats.given import standing
 from streamtron.data.writers.predictions import TextForm, text_predictions
 from streamtron.runs.inspect import inspect
@@ -186,7 +186,8 @@ def test_columns_that_every_row_has_are_left_out_where_rows_are_prepared(tmp_pat
     row = " ".join(f"{column}:{value}" for column, value in zip(columns, (1, 2, 3), strict=True))
     (tmp_path / "x.svm").write_text(f"1.5 {row}\n" * 100)
     with data_of(tmp_path, tmp_path / "_c", PLAIN) as data:
-        assert data.bytes == 100 * (8 + 8 + 3 * 4), "a square, a number and three values"
+        columns_once = 3 * 2
+        assert data.bytes == 100 * (8 + 8 + 3 * 4) + columns_once, "squares, numbers, values"
         features = dict(zip(columns, (1.0, 2.0, 3.0), strict=True))
         assert rows_in(data, data.chunks()) == [(1.5, 1.0, features)] * 100
 

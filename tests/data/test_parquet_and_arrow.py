@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamtron.core.errors import StreamtronError
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.data import find_shards
 from streamtron.data.deletions import in_share
-from streamtron.data.feature_names import Hashing, Vocabulary
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
-from streamtron.data.feature_names import Hashing, Vocabulary
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.data.formats.vowpal_wabbit import VowpalWabbitReader
 from streamtron.data.reader_config import ReaderConfig
 from tests.helpers.examples import examples

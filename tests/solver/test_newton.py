@@ -1,7 +1,6 @@
 """Newton's method on rows in memory: it finds what scipy and LIBLINEAR find, and proves its gap."""
 
 import itertools
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.losses import HINGE, solved
 from streamtron.core.rows import Rows
-from streamtron.solver import hessian, joint, newton, passes
+from streamtron.solver import hessian, newton, passes
 from streamtron.solver.held_loss import HeldLoss
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import count_calls, held_loss, minimise
@@ -267,15 +266,3 @@ def test_whatever_its_zone_a_smooth_loss_around_the_optimum_has_the_optimum_of_t
     assert slope == pytest.approx(gradient.sum(), rel=1e-5)
     line = held.along(there, held.margins_of(step), 1.0)
     assert line[0] == pytest.approx(held.value(held.margins_of(v + step)), rel=1e-12)
-
-
-def test_a_search_in_rounds_ends_where_its_bracket_is_as_narrow_as_rounding():
-    """P bends at a θ that a part cannot tell from 0, for it looks at θ − 1."""
-    search = joint.search(np.zeros(1), np.ones(1), 1.0, looked_at=1.0)
-    with suppress(StopIteration):
-        _, (_, thetas) = next(search)
-        for _ in range(20):
-            first = np.where(thetas > -1.0, 1e18, -1e9)
-            lost = np.maximum(1e18 * (thetas + 1.0), 0.0)
-            _, (_, thetas) = search.send(np.column_stack((lost, first, np.ones(len(first)))))
-        pytest.fail("more than 20 rounds")

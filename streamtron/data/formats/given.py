@@ -201,7 +201,9 @@ def _of_matrix(X: Any, y: Any) -> Iterator[pa.RecordBatch]:
         )
     if np.ma.is_masked(X) or np.ma.is_masked(y):
         raise _refusal("values that are masked. Remove or fill them.")
-    matrix = sparse.csr_array(X) if sparse.issparse(X) else matrix
+    if sparse.issparse(X):
+        matrix = sparse.csr_array(X)
+        matrix.data = _numbers(matrix.data)  # which scipy can slice
     step = min(BATCH, max(1, BATCH_VALUES // max(matrix.shape[1], 1)))
     for start in range(0, matrix.shape[0], step):  # of a memory map a batch at a time is in memory
         rows = canonical(sparse.csr_array(_numbers(matrix[start : start + step])))

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from streamtron.core.feature_names import Vocabulary
 from streamtron.core.rows import COLUMN_MAX, LARGEST_WEIGHT, Codes, Label
-from streamtron.data.feature_names import Vocabulary
 from streamtron.data.formats import layouts
 from streamtron.data.formats.layouts import Columns, Spot, first
 from streamtron.data.formats.text_labels import NUMBER, REGRESSION_TAKES

@@ -20,8 +20,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
+from streamtron.core.feature_names import Hashing
 from streamtron.data import storage
-from streamtron.data.feature_names import Hashing
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.columns import find_columns
 from streamtron.data.formats.layouts import Spot, first
