@@ -49,9 +49,9 @@ class Cache:
             os.makedirs(self.directory, exist_ok=True)
             remove_abandoned(self.directory)
         self._paths = {
-            found.group(1, 2, 4): os.path.join(self.directory, found[0])
-            for found in map(_FLAT_FILE.fullmatch, os.listdir(self.directory))
-            if found
+            match.group(1, 2, 4): os.path.join(self.directory, match[0])
+            for match in map(_FLAT_FILE.fullmatch, os.listdir(self.directory))
+            if match
         }
 
     def find(self, shard: ShardFile) -> CachedShard | None:
@@ -124,8 +124,8 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
     gone, kept = set(fingerprints), set(used)
     with writing_cache(directory):
         for path in cache_files(directory):
-            found = _FLAT_FILE.fullmatch(os.path.basename(path))
-            if found and found[3] in gone and path not in kept:
+            match = _FLAT_FILE.fullmatch(os.path.basename(path))
+            if match and match[3] in gone and path not in kept:
                 _unlink(path)
 
 

@@ -394,10 +394,10 @@ def ranked(indices: Columns) -> tuple[Columns, Columns]:
     [[2, 7], [1, 0, 1]]
     """
     numbers = ColumnNumbers()
-    found = numbers.number(indices)
+    places = numbers.number(indices)
     columns, ranks = _by_rank(numbers.table)
-    kernels.renumber(found, ranks, found)
-    return columns, found
+    kernels.renumber(places, ranks, places)
+    return columns, places
 
 
 def _room(size: int, directory: str) -> Columns:

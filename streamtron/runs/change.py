@@ -604,7 +604,7 @@ def _matched(given: Sequence[Known], target: EditableRun, *, moved: bool) -> dic
     """Return the number of a shard of the run → the given file that has its bytes: that at its
     path, or else, if ``moved`` ones count, one under its name where this decides which rows are
     held out."""
-    records, at, others = target.manifest.shards, dict[int, ShardFile](), list[Known]()
+    records, at, unplaced = target.manifest.shards, dict[int, ShardFile](), list[Known]()
     by_place = {(record.path, record.fingerprint): k for k, record in enumerate(records)}
     by_bytes = defaultdict[str | None, list[int]](list)
     for number, record in enumerate(records):
@@ -613,8 +613,8 @@ def _matched(given: Sequence[Known], target: EditableRun, *, moved: bool) -> dic
         if (place := by_place.get((shard.path, fingerprint or ""))) is not None:
             at[place] = shard
         else:
-            others.append((shard, fingerprint))
-    for shard, fingerprint in others if moved else ():
+            unplaced.append((shard, fingerprint))
+    for shard, fingerprint in unplaced if moved else ():
         name = os.path.basename(shard.name)
         for number in by_bytes[fingerprint]:
             is_it = target.reading.share == ALL or os.path.basename(records[number].name) == name

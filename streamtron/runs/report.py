@@ -157,8 +157,8 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     kept = [_nonzero(learner, numbers) for learner in learners]
     certificates = [certificate_of(learner, data.skipped) for learner in learners]
     values = [learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
-    found, offsets = list(map(_ball, learners, certificates, kept, values)), None
-    balls = [ball for ball in found if ball is not None]
+    of_learners, offsets = list(map(_ball, learners, certificates, kept, values)), None
+    balls = [ball for ball in of_learners if ball is not None]
     if len(balls) == len(learners):
         offsets = np.float16(sign) * np.concatenate([of_columns for of_columns, _ in balls])
         for learner, proven, (_, ball) in zip(learners, certificates, balls, strict=True):

@@ -283,18 +283,18 @@ class Store:
         """
         name = _MODEL.format(self._next())
         write_atomically(self.path / name, [content])
-        rows = [None if one.rows is None else one.rows.tolist() for one in absent]
-        gone = zip(absent, rows, strict=True)
+        rows = [None if gone.rows is None else gone.rows.tolist() for gone in absent]
+        without = zip(absent, rows, strict=True)
         facts: dict[str, Any] = {
             "settings": settings.to_dict(),
             "transformer": transformer,
             "shards": manifest.to_dict(os.fspath(self.path))["shards"],
-            "forgotten": [(one.path, one.fingerprint, one.rows.tolist()) for one in forgotten],
-            "absent": [(one.fingerprint, one.bytes, numbers) for one, numbers in gone],
+            "forgotten": [(left.path, left.fingerprint, left.rows.tolist()) for left in forgotten],
+            "absent": [(gone.fingerprint, gone.bytes, numbers) for gone, numbers in without],
             "report": report,
             "model": name,
         }
-        facts |= {} if shards is None else {"given": [(one.name, one.size) for one in shards]}
+        facts |= {} if shards is None else {"given": [(shard.name, shard.size) for shard in shards]}
         facts |= {} if parts is None else {"parts": parts.name}
         facts |= {} if state is None else self._written(state)
         self._commit(**facts)

@@ -128,10 +128,10 @@ def _fields_of(learner: Learner) -> dict[str, Any]:
 def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     """Set the fields of a new learner; ValueError where one is missing, or an array is not what
     kernels take unchecked."""
-    own, scan, columns = saved["own"], saved["scan"], learner.columns
-    if not all(isinstance(own[name], kind) for name, kind in OWN.items()):
-        raise ValueError("a learner's own fields of other types")
-    vars(learner).update({name: own[name] for name in OWN}, memory=Memory(own["memory"]))
+    plain, scan, columns = saved["own"], saved["scan"], learner.columns
+    if not all(isinstance(plain[name], kind) for name, kind in OWN.items()):
+        raise ValueError("a learner's plain fields of other types")
+    vars(learner).update({name: plain[name] for name in OWN}, memory=Memory(plain["memory"]))
     targets, running = learner.targets, learner.running
     targets.center = float(saved["center"])
     w, scalars, running.updates = (saved["running"][name] for name in ("w", "scalars", "updates"))

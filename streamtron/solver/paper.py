@@ -109,9 +109,9 @@ class Margitron(OnePart):
             with progress.phase("scanning"):
                 of_rows = targets.signs, _extension(targets), learner.augmentation, counts
                 weights = threshold_of(learner), learner.running.bias, learner.running.w
-                found = kernels.find_mistakes(chunk.rows, *of_rows, *weights, marks)
+                mistaken = kernels.find_mistakes(chunk.rows, *of_rows, *weights, marks)
                 mistakes, least = self._seen[id(learner)]
-                self._seen[id(learner)] = mistakes + found[0], min(least, found[1])
+                self._seen[id(learner)] = mistakes + mistaken[0], min(least, mistaken[1])
                 alphas = alphas_of(learner.running, counts)
                 frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
             if faithful and not self._seen[id(learner)][0]:

@@ -125,8 +125,8 @@ class Progress:
 
     def read_clock(self) -> float:
         """Update ``seconds`` and return them."""
-        now = time.perf_counter()
-        self.seconds, self._read = self.seconds + now - self._read, now
+        clock = time.perf_counter()
+        self.seconds, self._read = self.seconds + clock - self._read, clock
         return self.seconds
 
     def record(

@@ -46,10 +46,10 @@ PROMISED = 0.5
 def promises_tolerance(learner: Learner) -> bool:
     """Whether the gap is expected to meet the tolerance: the reading that was certified last has
     been followed by another, which is expected to lower the gap by as much as the one before it."""
-    gap, before = learner.gap, learner.best.gap_before
-    if learner.settings.parts is not None or not 0.0 < before < math.inf:
+    gap, gap_before = learner.gap, learner.best.gap_before
+    if learner.settings.parts is not None or not 0.0 < gap_before < math.inf:
         return False  # parts train beside every scan
-    return gap * gap / before <= PROMISED * learner.settings.tolerance
+    return gap * gap / gap_before <= PROMISED * learner.settings.tolerance
 
 
 def stop_at_limit(learner: Learner) -> None:

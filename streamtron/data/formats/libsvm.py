@@ -115,7 +115,7 @@ class LibsvmReader(FileReader):
 
     def _parse(self, cut: Cut, scratch: Scratch[_Buffers]) -> tuple[RowBatch, int]:
         """Parse whole lines; return the rows, and the stored bytes that were read for them."""
-        reading, text, found = self.reading, cut.text, scratch.of(len(cut.text))
+        reading, text, parsed = self.reading, cut.text, scratch.of(len(cut.text))
         weighted, several, targets = reading.weights_in_label, reading.multilabel, reading.numbers
         optional = (reading.labels == "optional" or several) and not weighted
         first_column = 1 if reading.index_base == 1 else 0
@@ -123,19 +123,19 @@ class LibsvmReader(FileReader):
         numbers_alone = weighted or targets
         for are_names in (True,) if named else (False, True):
             options = first_column, optional, weighted, are_names
-            text_kernels.parse_libsvm(np.frombuffer(text, np.uint8), *options, *found)
-            trouble, at = found.counts[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
+            text_kernels.parse_libsvm(np.frombuffer(text, np.uint8), *options, *parsed)
+            trouble, at = parsed.counts[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
             if numbers_alone or trouble != text_kernels.BAD_LABEL or not is_name_at(text, at):
                 break  # else names of classes, as one must be taken for
-        rows = int(found.counts[text_kernels.PARSED_ROWS])
-        lines, nonzeros = found.lines[:rows].copy(), int(found.indptr[rows])
-        deferred = found.deferred[: found.counts[text_kernels.DEFERRED]]
+        rows = int(parsed.counts[text_kernels.PARSED_ROWS])
+        lines, nonzeros = parsed.lines[:rows].copy(), int(parsed.indptr[rows])
+        deferred = parsed.deferred[: parsed.counts[text_kernels.DEFERRED]]
         of_labels = deferred[:, 0] == text_kernels.NAMES
-        refused = [*_numbers_by_float(found, text, deferred[~of_labels], targets)]
-        refused += _columns_sorted(found, rows)
+        refused = [*_numbers_by_float(parsed, text, deferred[~of_labels], targets)]
+        refused += _columns_sorted(parsed, rows)
         if trouble != text_kernels.NOTHING:
             sentence = _complaint(trouble, text, at, first_column, weighted, targets)
-            refused.append((int(found.counts[text_kernels.PARSED_LINES]), sentence))
+            refused.append((int(parsed.counts[text_kernels.PARSED_LINES]), sentence))
         codes: Codes
         offsets: Offsets | None = None
         classes = list[Label]()
@@ -143,22 +143,22 @@ class LibsvmReader(FileReader):
             labels = text_labels(text, deferred[of_labels, 1:], rows, several=several)
             codes, offsets, classes, unread = labels
             if unread:
-                refused.insert(0, (int(found.lines[unread[0]]), unread[1]))
+                refused.insert(0, (int(parsed.lines[unread[0]]), unread[1]))
         else:
-            codes = found.labels[:rows] + 0.0  # -0 is 0
+            codes = parsed.labels[:rows] + 0.0  # -0 is 0
             if not targets:
                 codes, classes = _classes(codes)
         if refused:
             line, sentence = min(refused, key=itemgetter(0))
             raise DataError(f"{self.name}, line {cut.line + line}: {sentence}")
-        values = found.values[:nonzeros]
+        values = parsed.values[:nonzeros]
         batch = RowBatch(
-            found.indptr[: rows + 1].copy(),
-            found.indices[:nonzeros].copy(),
+            parsed.indptr[: rows + 1].copy(),
+            parsed.indices[:nonzeros].copy(),
             None if all_ones(values) else values.copy(),
             codes,
             classes,
-            found.weights[:rows].copy() if weighted else None,
+            parsed.weights[:rows].copy() if weighted else None,
             lambda i: f"{self.name}, line {cut.line + int(lines[i])}",
             offsets,
         )

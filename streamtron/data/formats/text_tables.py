@@ -91,8 +91,10 @@ class TextTableReader(StreamedReader):
             except pa.ArrowInvalid as error:
                 if re.match("(CSV parse error: )?Empty (CSV|JSON) file", str(error)):
                     continue
-                before = rows - (names is None and not self.IS_TYPED)  # a header is in the text
-                raise self._refusal(error, before, known, cut) from error
+                rows_before = rows - (
+                    names is None and not self.IS_TYPED
+                )  # a header is in the text
+                raise self._refusal(error, rows_before, known, cut) from error
             names, rows = known or table.schema.names, rows + len(table)
             yield table, cut
 

@@ -207,7 +207,7 @@ _Arrays = tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]
 def _arrays_for(size: int) -> _Arrays:
     """Return what the kernel fills in for a text of some bytes."""
     most = size // 2 + 1
-    found = text_kernels.Found(
+    parsed = text_kernels.Found(
         heads=np.empty((most, 2)),
         tags=np.empty((most, 2), np.uint32),
         indptr=np.empty(most + 1, np.int64),
@@ -217,7 +217,7 @@ def _arrays_for(size: int) -> _Arrays:
         spaces=np.empty((size, 2), np.uint32),
         scales=np.empty(size),
     )
-    return found, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
+    return parsed, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
 
 
 def _features_by_column(parsed: text_kernels.Found, rows: int, bits: int) -> pa.Array:
