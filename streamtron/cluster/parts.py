@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from weakref import WeakSet
@@ -169,10 +170,14 @@ class WorkerParts(Parts):
                 ]
             except RuntimeError as error:
                 raise PartsLost from error
-            return [
+            answers = [
                 self._answer(home.address, home.future, call)
                 for home, call in zip(self.homes, calls, strict=True)
             ]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
 
     def _answer(self, address: str, actor: Future, waiting: Future | ActorFuture[Any]) -> Any:
         """Wait for an actor, or what it returns, as long as it is there."""
@@ -183,9 +188,8 @@ class WorkerParts(Parts):
                 lost = actor.status not in ("pending", "finished")
                 if lost or not self._is_there(address, idle=actor.status == "pending"):
                     raise PartsLost from None
-            except (OSError, RuntimeError) as error:  # the step's own, or Dask's
-                if actor.status == "finished" and self._is_there(address):
-                    raise
+            except (OSError, RuntimeError) as error:  # Dask's: a holder returns its own
+                self._is_there(address)  # or the scheduler is gone
                 raise PartsLost from error
 
     def _is_there(self, address: str, *, idle: bool = False) -> bool:
@@ -198,6 +202,20 @@ class WorkerParts(Parts):
         return worker is not None and not (idle and worker["status"] == "paused")
 
 
+def _returning_errors(method: Callable[..., Result]) -> Callable[..., Result | Exception]:
+    """Return its errors from a method of an actor: what Dask raises then says that the worker is
+    lost, and its connection breaks before its scheduler knows."""
+
+    @wraps(method)
+    def answered(*arguments: Any) -> Result | Exception:
+        try:
+            return method(*arguments)
+        except Exception as error:
+            return error
+
+    return answered
+
+
 class Holder:
     """The parts that a worker holds for a run. Dask removes it when its client is gone."""
 
@@ -208,6 +226,7 @@ class Holder:
     def __del__(self) -> None:
         self.close()
 
+    @_returning_errors
     def open(self, plans: Sequence[PartPlan], first: int, scans: Scans) -> None:
         """Open parts; ``first`` : the number of the first one."""
         from distributed import get_worker
@@ -229,6 +248,7 @@ class Holder:
             except MachineError as error:
                 raise MachineError(f"worker {name}: {error}") from error
 
+    @_returning_errors
     def map(self, step: Callable[..., Any], arguments: Sequence[Any]) -> list[tuple[int, Any]]:
         """Return (h, sum) of the trees that these parts make."""
         from distributed import get_worker

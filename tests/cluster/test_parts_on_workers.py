@@ -1,5 +1,6 @@
 """One model on several workers, real ones: processes that talk over TCP, and are killed."""
 
+import itertools
 import os
 import random
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from distributed.actor import ActorFuture
 
 from streamtron import StreamtronClassifier
 from streamtron.cluster import parts as cluster_parts
@@ -142,6 +144,22 @@ def test_kills_between_or_within_rounds_change_no_bit(
         assert mark.exists() == within
         assert told.pop() == "Lost a worker; the reading begins again, on those that are there."
         assert found.report["steps"]["describe"]["rounds"] == 2, at
+
+
+@pytest.mark.parametrize("active_set", [ALL], indirect=True)
+def test_a_connection_that_breaks_while_the_scheduler_knows_its_worker_is_a_worker_lost(
+    place, workers, alone, tmp_path, monkeypatch
+):
+    result, calls = ActorFuture.result, itertools.count()
+
+    def broken(answer: ActorFuture[Any], timeout: float) -> Any:
+        if next(calls) == 5:
+            raise OSError("Unable to contact Actor's worker")  # as distributed says it
+        return result(answer, timeout)
+
+    monkeypatch.setattr(ActorFuture, "result", broken)
+    trained(place, tmp_path / "m", parts_on(workers))
+    assert (tmp_path / "m").read_bytes() == alone
 
 
 @pytest.mark.parametrize(
