@@ -105,7 +105,7 @@ class LossTests(ABC):
 
     loss: Loss
     MARGINS: ClassVar = np.append(np.linspace(-8.0, 8.0, 641), [-1e6, -745.5, 1e-300, 745.5, 1e6])
-    """Margins, or residuals, at which it is looked at."""
+    """z at which it is looked at, where t = 0."""
 
     @abstractmethod
     def oracle(self, m: float) -> tuple[float, float, float]:
@@ -115,6 +115,13 @@ class LossTests(ABC):
         """Value, slope and curvature."""
         arrays = [f(self.loss, self.MARGINS).tolist() for f in (values, slopes, curvatures)]
         assert [*zip(*arrays, strict=True)] == [self.oracle(m) for m in self.MARGINS.tolist()]
+
+    def test_a_label_that_is_a_number_moves_it(self) -> None:
+        """φ(t, z) = φ(0, z − t), with its slopes and curvatures."""
+        t = np.full(len(self.MARGINS) if self.loss.numbers else 0, 2.5)
+        for f in (values, slopes, curvatures):
+            moved = self.MARGINS - t if len(t) else self.MARGINS
+            assert f(self.loss, self.MARGINS, t).tolist() == f(self.loss, moved).tolist()
 
     def test_slopes_and_curvatures_are_those_of_the_values(self) -> None:
         """By differences, away from bends, where the curvatures on both sides are alike."""

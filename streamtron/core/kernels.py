@@ -356,9 +356,10 @@ def _logistic_curvature(q):
 
 
 @helper
-def _value(phi, m):
-    """Return φ(m); that no branch takes is no number."""
-    loss = phi.code
+def _value(phi, target, z):
+    """Return φ(t, z), z = l (x, ρ)·v, of which a loss of classes is φ(z) and other losses here are
+    φ(z − t); a code that no branch takes is no number."""
+    loss, m = phi.code, z - target
     if loss == SQUARED_HINGE:
         slack = max(1.0 - m, 0.0)
         return slack * slack
@@ -380,9 +381,9 @@ def _value(phi, m):
 
 
 @helper
-def _slope(phi, m):
-    """Return −φ'(m)."""
-    loss = phi.code
+def _slope(phi, target, z):
+    """Return −∂φ(t, z)/∂z."""
+    loss, m = phi.code, z - target
     if loss == SQUARED_HINGE:
         return 2.0 * max(1.0 - m, 0.0)
     if loss == LOG_LOSS:
@@ -402,9 +403,9 @@ def _slope(phi, m):
 
 
 @helper
-def _curvature(phi, m):
-    """Return φ''(m)."""
-    loss = phi.code
+def _curvature(phi, target, z):
+    """Return ∂²φ(t, z)/∂z²."""
+    loss, m = phi.code, z - target
     if loss == SQUARED_HINGE:
         return 2.0 if m < 1.0 else 0.0
     if loss == LOG_LOSS:
@@ -606,7 +607,7 @@ def visit(rows, order, signs, costs, rho, phi, targets, squares, alphas, w, scal
         margin = l * (_dot(rows, i, w) + rho * bias)
         target = targets[i] if numbers else 0.0
         cost, price = costs[i], 0.5 / costs[i] if phi.code == SQUARED_HINGE else 0.0
-        lost += cost * _value(phi, margin - target)
+        lost += cost * _value(phi, target, margin)
         q, alpha = squares[i] + rho * rho, np.float64(alphas[i])
         new, gain = _new_alpha(phi, alpha, margin, q + price, cost, price, target)
         step = np.float64(new) - alpha
@@ -798,7 +799,7 @@ def scan(
         if numbers:
             at = _largest_residual(margin, targets[i], origin, off)
         if cost < math.inf:
-            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, at) + UNDERFLOW))
+            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, 0.0, at) + UNDERFLOW))
         alpha = np.float64(alphas[i])
         least = min(least, sure)
         if margin <= threshold or numbers or phi.code == LOG_LOSS:
@@ -1255,27 +1256,29 @@ def descend_directly(hessian, order, lasso, v, step, slopes):
 
 @kernel(types.void(_PHI, types.int64, _REALS, _REALS, _F8))
 def loss_at(phi, order, places, targets, found):
-    """φ(m), −φ'(m), φ''(m) or −φ*(−p), by ``order`` 0 to 3, at ``places`` m or p, into ``found``
-    (float64, shape (rows,)). ``targets`` : t of −φ*(−p), where φ is of z − t; else empty."""
+    """φ(t, z), −∂φ/∂z, ∂²φ/∂z² or −φ*(t, −p), by ``order`` 0 to 3, at ``places`` z or p, into
+    ``found`` (float64, shape (rows,)). ``targets`` : t; empty of classes, or where all are 0."""
     for i in range(len(places)):
+        target = targets[i] if len(targets) else 0.0
         if order == 0:
-            found[i] = _value(phi, places[i])
+            found[i] = _value(phi, target, places[i])
         elif order == 1:
-            found[i] = _slope(phi, places[i])
+            found[i] = _slope(phi, target, places[i])
         elif order == 2:
-            found[i] = _curvature(phi, places[i])
+            found[i] = _curvature(phi, target, places[i])
         else:
-            found[i] = _gain(phi, places[i], targets[i] if len(targets) else 0.0)
+            found[i] = _gain(phi, places[i], target)
 
 
 BLOCK = 1 << 12
 """Rows of a block of ``loss_along``."""
 
 
-@kernel(types.void(_PHI, _REALS, _REALS, _REALS, types.float64, _MATRIX))
-def loss_along(phi, margins, slopes, cost, theta, found):
-    """f(θ) = Σ C_i φ(m_i + θ d_i): f, f', f'' of each block of BLOCK rows are added to a row of
-    ``found`` (float64, shape (blocks, 3))."""
+@kernel(types.void(_PHI, _REALS, _REALS, _REALS, _REALS, types.float64, _MATRIX))
+def loss_along(phi, targets, margins, slopes, cost, theta, found):
+    """f(θ) = Σ C_i φ(t_i, z_i + θ d_i): f, f', f'' of each block of BLOCK rows are added to a row
+    of ``found`` (float64, shape (blocks, 3)). ``targets`` : t_i; empty of classes."""
+    numbers = len(targets) > 0
     for block in range(len(found)):
         value, first, second = 0.0, 0.0, 0.0
         for i in range(BLOCK * block, min(BLOCK * (block + 1), len(margins))):
@@ -1291,9 +1294,10 @@ def loss_along(phi, margins, slopes, cost, theta, found):
                 first -= cost[i] * (2.0 * slack * d)
                 second += cost[i] * ((2.0 if m < 1.0 else 0.0) * (d * d))
             else:
-                value += cost[i] * _value(phi, m)
-                first -= cost[i] * (_slope(phi, m) * d)
-                second += cost[i] * (_curvature(phi, m) * (d * d))
+                t = targets[i] if numbers else 0.0
+                value += cost[i] * _value(phi, t, m)
+                first -= cost[i] * (_slope(phi, t, m) * d)
+                second += cost[i] * (_curvature(phi, t, m) * (d * d))
         found[block, 0] += value
         found[block, 1] += first
         found[block, 2] += second

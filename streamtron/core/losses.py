@@ -1,5 +1,5 @@
-"""The losses: φ of a row's margin m = l (w·x + ρ w_bias), in the objective ½ ‖w‖² + Σ C_k φ(m_k);
-where labels are numbers t, of its residual m = w·x + ρ w_bias − t.
+"""The losses φ(t, z) in the objective ½ ‖w‖² + Σ C_k φ(t_k, z_k). Of classes z is the margin
+l (w·x + ρ w_bias) and t is not used; where labels are numbers t, z is w·x + ρ w_bias.
 
 A loss is a record here, and a branch in each of the helpers ``_value``, ``_slope``, ``_curvature``,
 ``_gain`` and ``_step`` of ``core.kernels``, which know it by its code. Conjugates: Mairal, Cyanure
@@ -177,64 +177,72 @@ def solved(loss: Loss) -> Loss:
     return replace(loss, zone=FIRST_ZONE) if kinked else loss
 
 
-def values(loss: Loss, margins: Vector) -> Vector:
-    """Return φ(m), shape (rows,).
+def values(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> Vector:
+    """Return φ(t, z), shape (rows,). ``t`` : the numbers that are labels; NO_NUMBERS: 0.
 
     >>> values(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]))
     array([4.  , 0.25, 0.  ])
     """
-    return _at(loss, 0, margins)
+    return _at(loss, 0, z, t)
 
 
-def slopes(loss: Loss, margins: Vector) -> Vector:
-    """Return −φ'(m), shape (rows,): α = C times it is the dual point that belongs to margins.
+def slopes(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> Vector:
+    """Return −∂φ(t, z)/∂z, shape (rows,): α = C times it is the dual point that belongs to z.
 
     >>> slopes(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]))
     array([4., 1., 0.])
     """
-    return _at(loss, 1, margins)
+    return _at(loss, 1, z, t)
 
 
-def curvatures(loss: Loss, margins: Vector) -> Vector:
-    """Return φ''(m), shape (rows,).
+def curvatures(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> Vector:
+    """Return ∂²φ(t, z)/∂z², shape (rows,).
 
     >>> curvatures(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]))
     array([2., 2., 0.])
     """
-    return _at(loss, 2, margins)
+    return _at(loss, 2, z, t)
 
 
-def slopes_expanded(loss: Loss, base: Vector, margins: Vector) -> Vector:
-    """Return −φ'(m), shape (rows,), expanded at the margins ``base`` to first order, and cut to
-    where φ* is finite.
+def slopes_expanded(loss: Loss, base: Vector, z: Vector, t: Vector = NO_NUMBERS) -> Vector:
+    """Return −∂φ(t, z)/∂z, shape (rows,), expanded at z = ``base`` to first order, and cut to where
+    φ* is finite.
 
     >>> slopes_expanded(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]), np.array([0.0, 3.0, 0.0]))
     array([2., 0., 0.])
     """
-    linear = slopes(loss, base) + curvatures(loss, base) * (base - margins)
+    linear = slopes(loss, base, t) + curvatures(loss, base, t) * (base - z)
     least = -loss.most if loss.numbers else 0.0
     return np.clip(linear, least, loss.most)
 
 
-def expansion(loss: Loss, margins: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
-    """Return k, g and c, shape (rows,), of φ(m) ≈ ½ k m² − g m + c, Taylor's polynomial at the
-    margins; on their side of the bend it is a quadratic loss itself. Where labels are numbers
-    ``t``, m of the polynomial is z = m + t.
+def expansion(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
+    """Return k, g and c, shape (rows,), of φ(t, z) ≈ ½ k z² − g z + c, Taylor's polynomial at z; on
+    its side of the bend it is a quadratic loss itself.
 
     >>> [terms.tolist() for terms in expansion(SQUARED_HINGE, np.array([-1.0, 2.0]))]
     [[2.0, 0.0], [2.0, 0.0], [1.0, 0.0]]
     """
-    curvature = curvatures(loss, margins)
+    curvature = curvatures(loss, z, t)
     if loss.quadratic:
         return curvature, loss.bend * curvature, 0.5 * loss.bend**2 * curvature
-    slope, place = slopes(loss, margins), margins + t if len(t) else margins
-    constant = values(loss, margins) + (slope + 0.5 * curvature * place) * place
-    return curvature, slope + curvature * place, constant
+    slope = slopes(loss, z, t)
+    constant = values(loss, z, t) + (slope + 0.5 * curvature * z) * z
+    return curvature, slope + curvature * z, constant
+
+
+def bends(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> Vector:
+    """Return how far z is from where φ'' changes, shape (rows,).
+
+    >>> bends(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]))
+    array([2. , 0.5, 1. ])
+    """
+    return np.abs(loss.bend - (z - t if len(t) else z))
 
 
 def gains(loss: Loss, p: Vector, t: Vector = NO_NUMBERS) -> Vector:
-    """Return −φ*(−p), shape (rows,): what dual variables α = C p add to D, over C; −∞ beyond
-    ``most``. ``t`` : the numbers that are labels.
+    """Return −φ*(t, −p), shape (rows,): what dual variables α = C p add to D, over C; −∞ beyond
+    ``most``.
 
     >>> gains(SQUARED_HINGE, np.array([0.0, 1.0, 2.0]))
     array([0.  , 0.75, 1.  ])
@@ -247,7 +255,7 @@ def rows_to_share(loss: Loss) -> int:
     return 1 << (15 if loss.logistic else 18)
 
 
-def _at(loss: Loss, order: int, places: Vector, t: Vector = NO_NUMBERS) -> Vector:
+def _at(loss: Loss, order: int, places: Vector, t: Vector) -> Vector:
     results, threads = np.empty(len(places)), opened_threads()
 
     def look_up(span: slice) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from streamtron.core import losses
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Block, Chunk, Rows
+from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss, Rounds, drive
 from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_directly
 from streamtron.solver.learner import (
@@ -34,7 +35,7 @@ from streamtron.solver.memory import ROUNDING_GAP, Memory
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import fitting
-from streamtron.solver.scan import alphas_of_slopes, margins_at
+from streamtron.solver.scan import alphas_of_slopes
 from streamtron.solver.targets import Targets
 
 KEPT = (0.5, 0.8)
@@ -114,12 +115,12 @@ def scanned_alphas(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[
     assert outside is not None
     if expansion is None and learner.settings.ratio and learner.running.gains:
         return learner.alphas.take_ranges(chunk.ranges)  # those of blocks
-    margins = margins_at(chunk.rows, targets, rho, outside.v)
-    slopes = losses.slopes(loss, margins)
+    margins = passes.margins(chunk.rows, targets.signs, rho, outside.v)
+    slopes = losses.slopes(loss, margins, targets.t)
     if expansion is not None:
-        base = margins_at(chunk.rows, targets, rho, expansion.v)
+        base = passes.margins(chunk.rows, targets.signs, rho, expansion.v)
         held = np.isin(targets.numbers, expansion.held)
-        slopes = np.where(held, slopes, losses.slopes_expanded(loss, base, margins))
+        slopes = np.where(held, slopes, losses.slopes_expanded(loss, base, margins, targets.t))
     alphas = alphas_of_slopes(loss, slopes, targets)
     learner.alphas.put_ranges(chunk.ranges, alphas)
     return alphas
@@ -133,8 +134,8 @@ def take_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
     assert outside is not None
     cost = targets.costs
     while first < number:
-        margins = margins_at(rows, targets, rho, outside.v)
-        near = (np.abs(loss.bend - margins) <= outside.reach) & (targets.signs != 0)
+        margins = passes.margins(rows, targets.signs, rho, outside.v)
+        near = (losses.bends(loss, margins, targets.t) <= outside.reach) & (targets.signs != 0)
         near[:first] = False
         chosen = np.flatnonzero(near)
         added = learner.active.add(rows, chosen, targets.take(chosen))
@@ -159,8 +160,8 @@ def make_room(learner: Learner) -> None:
     scanning = learner.frozen is not None
     if not scanning:
         drive(solve(learner))
-    margins = margins_at(active.rows, targets, learner.augmentation, outside.v)
-    distances = np.abs(learner.loss.bend - margins)
+    margins = passes.margins(active.rows, targets.signs, learner.augmentation, outside.v)
+    distances = losses.bends(learner.loss, margins, targets.t)
     nearest = np.argsort(distances, kind="stable")
     room = KEPT[learner.settings.ratio > 0.0] * active.budget
     fits = fitting(active.sizes[nearest], room)

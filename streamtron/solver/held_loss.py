@@ -21,7 +21,6 @@ from streamtron.core.losses import Loss
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.row_store import HeldRows
-from streamtron.solver.targets import less_t
 from streamtron.solver.weights import DualPoint
 
 Vector = NDArray[np.float64]
@@ -69,11 +68,11 @@ class LossTerms(NamedTuple):
 
 
 class HeldLoss:
-    """Σ C_i φ(m_i) over rows in memory, with m_i = l_i (x_i, ρ)·v, less t_i where that is a number.
+    """Σ C_i φ(t_i, z_i) over rows in memory, with z_i = l_i (x_i, ρ)·v, the *margins*.
 
     ``shares`` : p_i = α_i/C_i of known dual variables, around which a smooth loss stands for the
-    hinge: max over a of a (1 − m) − ½ η (a − p)² for 0 ≤ a ≤ 1, which is, but for ½ η p², the loss
-    with a zone η at m − η p (Rockafellar, Math. Oper. Res. 1, 1976); and likewise for the
+    hinge: max over a of a (1 − z) − ½ η (a − p)² for 0 ≤ a ≤ 1, which is, but for ½ η p², the loss
+    with a zone η at z − η p (Rockafellar, Math. Oper. Res. 1, 1976); and likewise for the
     ε-insensitive loss.
     """
 
@@ -86,6 +85,11 @@ class HeldLoss:
         """C_i, shape (rows,); 0 where a row is left out."""
         return self.held.targets.costs
 
+    @property
+    def t(self) -> Vector:
+        """t_i, shape (rows,); of classes none."""
+        return self.held.targets.t
+
     @cached_property
     def _occurring(self) -> int:
         return passes.occurring(self.held.rows)
@@ -94,12 +98,8 @@ class HeldLoss:
         return passes.BlockSums(self.held.rows, factors, self._occurring)
 
     def margins_of(self, v: Vector) -> Vector:
-        """Return m_i, shape (rows,)."""
-        return less_t(self.slopes_of(v), self.held.targets.t)
-
-    def slopes_of(self, direction: Vector) -> Vector:
-        """Return the change of m_i along a direction, shape (rows,)."""
-        return passes.margins(self.held.rows, self.held.targets.signs, self.rho, direction)
+        """Return z_i, shape (rows,); of a direction, their change along it."""
+        return passes.margins(self.held.rows, self.held.targets.signs, self.rho, v)
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_i l_i (x_i, ρ), shape (columns + 1,)."""
@@ -109,7 +109,9 @@ class HeldLoss:
 
     def value(self, margins: Vector) -> float:
         """Return the loss at the v of these margins."""
-        return float(kernels.dot(self.cost, losses.values(self.loss, self._places(margins))))
+        return float(
+            kernels.dot(self.cost, losses.values(self.loss, self._places(margins), self.t))
+        )
 
     def _places(self, margins: Vector) -> Vector:
         """Return where the loss is to be looked up; see ``shares``."""
@@ -118,7 +120,7 @@ class HeldLoss:
     def alpha(self, margins: Vector) -> Vector:
         """Return α_i = −C_i φ'(m_i): the dual point that belongs to the v of these margins, the
         gradient there being −``sum_of`` it."""
-        return self.cost * losses.slopes(self.loss, self._places(margins))
+        return self.cost * losses.slopes(self.loss, self._places(margins), self.t)
 
     @property
     def most(self) -> Vector:
@@ -126,19 +128,19 @@ class HeldLoss:
         return self.loss.most * self.cost
 
     def curvatures(self, margins: Vector) -> Vector:
-        """Return f_i = C_i φ''(m_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
-        return self.cost * losses.curvatures(self.loss, self._places(margins))
+        """Return f_i = C_i φ''(z_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
+        return self.cost * losses.curvatures(self.loss, self._places(margins), self.t)
 
     def smoothing(self, margins: Vector) -> tuple[float, float]:
         """Return what P of the hinge is above that of the smooth loss in its place; and what its
-        P − D is above ½‖∇P‖² of the latter: Σ C_i (1 − m_i)₊ − α_i (1 − m_i), or with |m_i| − ε and
-        |α_i| in place of 1 − m_i and α_i. Else 0 and 0."""
+        P − D is above ½‖∇P‖² of the latter: Σ C_i (1 − z_i)₊ − α_i (1 − z_i), or with
+        |z_i − t_i| − ε and |α_i| in place of 1 − z_i and α_i. Else 0 and 0."""
         if not self.loss.zone:
             return 0.0, 0.0
         alpha, sharp = self.alpha(margins), replace(self.loss, zone=0.0)
-        loss = float(kernels.dot(self.cost, losses.values(sharp, margins)))
+        loss = float(kernels.dot(self.cost, losses.values(sharp, margins, self.t)))
         if self.loss.numbers:
-            earned = -float(kernels.dot(alpha, margins))
+            earned = float(kernels.dot(alpha, self.t - margins))
             earned -= self.loss.epsilon * float(kernels.dot(np.abs(alpha), np.ones(len(alpha))))
         else:
             earned = float(kernels.dot(alpha, 1.0 - margins))
@@ -153,18 +155,18 @@ class HeldLoss:
 
     def approach(self, v: Vector, zone: float) -> tuple[()]:
         """Take a smooth loss nearer to the hinge: around the dual point that belongs to v."""
-        self.shares = losses.slopes(self.loss, self._places(self.margins_of(v)))
+        self.shares = losses.slopes(self.loss, self._places(self.margins_of(v)), self.t)
         self.loss = replace(self.loss, zone=zone)
         return ()
 
     def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:
-        """Return (f, f', f'') of f(θ) = Σ C_i φ(m_i + θ d_i)."""
+        """Return (f, f', f'') of f(θ) = Σ C_i φ(t_i, z_i + θ d_i)."""
         places, threads = self._places(margins), opened_threads()
         sums = np.zeros((-(-len(places) // kernels.BLOCK), 3))
 
         def add_blocks(blocks: slice) -> None:
             span = slice(kernels.BLOCK * blocks.start, kernels.BLOCK * blocks.stop)
-            columns = places[span], slopes[span], self.cost[span]
+            columns = self.t[span], places[span], slopes[span], self.cost[span]
             kernels.loss_along(self.loss.phi, *columns, theta, sums[blocks])
 
         least = losses.rows_to_share(self.loss) // kernels.BLOCK
@@ -175,14 +177,14 @@ class HeldLoss:
         """Return the sums that α of these rows make."""
         cost, alpha = self.cost, alphas.astype(np.float64)
         p = np.divide(alpha, cost, out=np.zeros(len(cost)), where=cost > 0.0)
-        gains = losses.gains(self.loss, p, self.held.targets.t)
+        gains = losses.gains(self.loss, p, self.t)
         return DualPoint(self.sum_of(alpha, columns), float(kernels.dot(cost, gains)))
 
 
 class PartLoss(HeldLoss):
     """The loss of the rows that a part holds, and the steps of Newton's method on it.
 
-    ``margins``, ``factors`` : m_i and f_i = C_i φ''(m_i) at the v that was last looked at.
+    ``margins``, ``factors`` : z_i and f_i = C_i φ''(z_i) at the v that was last looked at.
     """
 
     def __init__(self, loss: Loss, held: HeldRows, rho: float) -> None:
@@ -193,7 +195,7 @@ class PartLoss(HeldLoss):
         """Take the rows and signs that ``held`` has now; the margins of v = 0 are theirs."""
         for name in ("_occurring", "_hessian"):
             self.__dict__.pop(name, None)
-        self.margins = less_t(np.zeros(len(self.held)), self.held.targets.t)
+        self.margins = np.zeros(len(self.held))
 
     def look(self, v: Vector, head: NDArray[np.int64]) -> LossTerms:
         """Look at the rows at v; ``head`` : columns on which H is wanted."""
@@ -218,7 +220,7 @@ class PartLoss(HeldLoss):
 
     def line(self, direction: Vector, thetas: Vector) -> Vector:
         """Return (f', f'') of the loss at the last v plus each θ times a direction."""
-        known = self.margins, self.slopes_of(direction)
+        known = self.margins, self.margins_of(direction)
         return np.array([self.along(*known, float(theta))[1:] for theta in thetas])
 
     def _gram(self, head: NDArray[np.int64], length: int) -> Vector:

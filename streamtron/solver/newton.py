@@ -271,7 +271,7 @@ class HeldObjective(Objective[Vector]):
 
     def _along(self, here: Point[Vector], direction: Vector) -> Point[Vector] | None:
         """Return the least P along a direction; None: it does not fall."""
-        slopes, square = self._held.slopes_of(direction), self.curvature_along(direction)
+        slopes, square = self._held.margins_of(direction), self.curvature_along(direction)
         linear = kernels.dot(here.smooth, direction)
         theta = line_search(self._held, linear, square, here.known, slopes)
         if theta <= 0.0:

@@ -157,13 +157,11 @@ class HeldPenalised(Penalised[Vector]):
         return Optimum(v, primal, math.inf, np.zeros(0), steps, margins)
 
     def judged(self, there: Optimum[Vector]) -> Optimum[Vector]:
-        """See ``Penalised``. The dual variables are α_i = −C_i φ'(m_i), and their gains
-        C_i φ(m_i) + α_i m_i; + α_i t_i where labels are numbers."""
-        v, loss, t = there.v, self._loss, self._loss.held.targets.t
+        """See ``Penalised``. The dual variables are α_i = −C_i φ'(z_i), and their gains
+        C_i φ(z_i) + α_i z_i."""
+        v, loss = there.v, self._loss
         alpha = loss.alpha(there.known)
         earned = loss.value(there.known) + float(kernels.dot(alpha, there.known))
-        if len(t):
-            earned += float(kernels.dot(alpha, t))
         pull, earned = self._tilt + loss.sum_of(alpha, len(v) - 1), earned + self._gains
         if self._outside is not None:
             lost, gradient = self._outside.value_and_gradient(v)
@@ -178,7 +176,7 @@ class HeldPenalised(Penalised[Vector]):
         if self._columns is None:
             hessian = self._hessian(factors, diagonal)
             step = descend(hessian, order, lasso, v, gradient, here.steps)
-            images = loss.slopes_of(step)
+            images = loss.margins_of(step)
         else:
             step, images = np.zeros(len(v)), np.zeros(len(factors))
             passes.add(kernels.gram_diagonal, loss.held.rows, factors, loss.rho, diagonal)

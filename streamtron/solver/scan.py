@@ -27,7 +27,7 @@ from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.row_store import copied, fitting
-from streamtron.solver.targets import TargetRule, Targets, less_t, to_alphas
+from streamtron.solver.targets import TargetRule, Targets, to_alphas
 
 COLUMN_PARTS = 3
 """Columns are cut into so many parts at most, of which threads sum Σ α_k l_k x_k while another
@@ -229,7 +229,7 @@ class _Scanner:
     def _alphas_of(self, rows: Rows, targets: Targets) -> NDArray[np.float32]:
         if not self._request.from_slacks:
             return self._alphas.take(targets.numbers)
-        margins = margins_at(rows, targets, self._request.rho, self._frozen.augmented)
+        margins = passes.margins(rows, targets.signs, self._request.rho, self._frozen.augmented)
         return alphas_of_slacks(self._request.loss, margins, targets)
 
     def _violators(
@@ -246,25 +246,18 @@ class _Scanner:
         return Violators(number, positions, targets.take(positions))
 
 
-def margins_at(
-    rows: Rows, targets: Targets, rho: float, v: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return m_k of every row at weights v, augmented, shape (rows,)."""
-    return less_t(passes.margins(rows, targets.signs, rho, v), targets.t)
-
-
 def alphas_of_slacks(
     loss: Loss, margins: NDArray[np.float64], targets: Targets
 ) -> NDArray[np.float32]:
-    """α_k = −C_k φ'(m_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of P that
-    is the dual solution. ``margins`` : m_k, finite.
+    """α_k = −C_k φ'(z_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of P that
+    is the dual solution. ``margins`` : z_k, finite.
 
     >>> signs, costs = np.array([1, -1, 0], np.int8), np.array([1.0, 1.0, 0.0])
     >>> rows = Targets(np.arange(3), signs, costs, np.zeros(3))
     >>> alphas_of_slacks(SQUARED_HINGE, np.array([0.75, 2.0, -6.0]), rows).tolist()
     [0.5, 0.0, 0.0]
     """
-    return alphas_of_slopes(loss, losses.slopes(loss, margins), targets)
+    return alphas_of_slopes(loss, losses.slopes(loss, margins, targets.t), targets)
 
 
 def alphas_of_slopes(

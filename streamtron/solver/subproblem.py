@@ -113,10 +113,10 @@ class Subproblem:
         return len(order)
 
     def primal(self, v: Vector, margins: Vector) -> float:
-        """P(v); ``margins`` : m_i at v."""
+        """P(v); ``margins`` : z_i at v."""
         loss = replace(self.loss.loss, zone=0.0)
         primal = 0.5 * kernels.square_sum(v - self.center)
-        primal += float(kernels.dot(self.loss.cost, losses.values(loss, margins)))
+        primal += float(kernels.dot(self.loss.cost, losses.values(loss, margins, self.loss.t)))
         return primal if self.remainder is None else primal + self.remainder.objective
 
     def minimise(

@@ -58,11 +58,6 @@ def relaxed(
     return to_alphas(moved if signed else np.maximum(moved, 0.0), most)
 
 
-def less_t(products: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return m_k of l_k (x_k, ρ)·v: the same, less t_k where labels are numbers."""
-    return products - t if len(t) else products
-
-
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,

@@ -236,7 +236,7 @@ def test_the_loss_along_a_line_equals_its_plain_oracle_bit_for_bit(rows, theta):
     padded = [(0.0, 0.0, 0.0)] * between + rows
     columns = [frozen([row[n] for row in padded], np.float64) for n in range(3)]
     found = np.zeros((2, 3))
-    kernels.loss_along(kernels.Phi(kernels.SQUARED_HINGE), *columns, theta, found)
+    kernels.loss_along(kernels.Phi(kernels.SQUARED_HINGE), np.zeros(0), *columns, theta, found)
     for block, sums in enumerate(found.tolist()):
         value = first = second = 0.0
         for margin, slope, cost in padded[kernels.BLOCK * block : kernels.BLOCK * (block + 1)]:
