@@ -31,11 +31,6 @@ from streamtron.core.config import PLACES
 @options.number(
     "--rows-per-shard", help="Rows of each new shard but the last [131072].", default=1 << 17
 )
-@options.flag(
-    "--keep-names",
-    help="Keep the names of columns (hashed names) beside the shards, for explain and report; "
-    "reads once more.",
-)
 @options.flag("--overwrite", help="Replace the shards of an earlier conversion.")
 @options.setting_options("index_base", "multiclass", "multilabel", *PLACES)
 def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
@@ -43,5 +38,5 @@ def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
     from streamtron.runs.convert import convert as convert_shards
 
     settings = options.settings_of(options.split(given)[0])
-    how = {name: given[name] for name in ("to", "rows_per_shard", "keep_names", "overwrite")}
+    how = {name: given[name] for name in ("to", "rows_per_shard", "overwrite")}
     say_written(convert_shards(shards, output, settings=settings, **how), output)

@@ -20,25 +20,19 @@ _CLASSES = 3
 @click.argument("shards", nargs=-1, type=options.Read())
 @options.number("--row", help="Number of a row of SHARDS, from 0, to be explained.", least=0)
 @options.number("--most", help="Number of features shown of each class [20].", default=20)
-@options.names_option
 @options.json_option
-def explain(
-    model: str, shards: tuple[str, ...], row: int | None, most: int, names: Any, as_json: bool
-) -> None:
+def explain(model: str, shards: tuple[str, ...], row: int | None, most: int, as_json: bool) -> None:
     """Show what MODEL has learned: of tables one line a column, then the features with the heaviest
     weights, by name where they have names.
 
     With SHARDS: also how much what a column adds varies over their rows, and in how many rows
     a feature is. With --row: what each feature of that row adds to its decision. MODEL is a
-    streamtron or LIBLINEAR model. Names of hashed columns are what convert --keep-names wrote.
+    streamtron or LIBLINEAR model.
     """
     from streamtron.model.import_model import load_any
     from streamtron.runs.explain import explain as explain_model
-    from streamtron.runs.explain import names_of_run
 
-    loaded = load_any(model)
-    names = names or tuple(names_of_run(loaded, model))
-    facts = explain_model(loaded, shards, row=row, most=most, names=names)
+    facts = explain_model(load_any(model), shards, row=row, most=most)
     print_values(facts, _model if row is None else _row, as_json)
 
 

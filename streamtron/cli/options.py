@@ -212,11 +212,6 @@ config_option = click.option(
     help="Settings as TOML; options given here win.",
 )
 shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
-names_option = several(
-    "--names",
-    help="Directory in which convert --keep-names kept the names of columns [that of the shards of "
-    "the model's run].",
-)
 
 run_options = _together(
     run_dir_option,

@@ -20,7 +20,6 @@ from streamtron.cli.common import check_files, executor_of
     "confusion matrix, margins and curves.",
 )
 @options.flag("--no-margins", help="Do not read the run's shards for the margins of their rows.")
-@options.names_option
 @options.run_dir_option
 @options.distributed_options
 def report(run: str, output: str, no_margins: bool, **given: Any) -> None:
@@ -30,9 +29,8 @@ def report(run: str, output: str, no_margins: bool, **given: Any) -> None:
     objective. Then come margins, curves, what speaks for each class, the proof, settings and data;
     of a model that sweep wrote also the candidates.
     """
-    how = {name: given[name] for name in ("valid", "names", "run_dir")}
-    read = [*given["valid"], *given["names"], given["scheduler"]]
-    check_files({"page": output}, read, runs=[run])
+    how = {name: given[name] for name in ("valid", "run_dir")}
+    check_files({"page": output}, [*given["valid"], given["scheduler"]], runs=[run])
     from streamtron.runs.report_page import report as write
 
     with executor_of(**given) as executor:

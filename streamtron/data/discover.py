@@ -51,9 +51,6 @@ ROWS_GIVEN = "the rows given"
 """What messages call rows in memory, which a function was given: the name of the Arrow file that
 stands for them (``formats.given``)."""
 
-NAMES = "_names.parquet"
-"""The name of the file of the names of columns, beside shards."""
-
 
 class ShardFile(NamedTuple):
     """One file of the data, as it was when it was found, and the rows that are left out of it.

@@ -46,7 +46,7 @@ def table_reader(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> T
     if not isinstance(reader, TableReader):
         raise SettingsError(
             f"{shard.name}: {shard.format} text has column numbers and no names. Leave --columns, "
-            "--text, --transformer and --keep-names out."
+            "--text and --transformer out."
         )
     return reader
 

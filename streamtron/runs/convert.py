@@ -20,8 +20,6 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
-from streamtron.data.column_names import names_of, write_names
-from streamtron.data.discover import NAMES
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch
 from streamtron.data.row_batch import RowBatch
@@ -38,7 +36,6 @@ def convert(
     settings: Settings | None = None,
     rows_per_shard: int = writer.ROWS_PER_SHARD,
     overwrite: bool = False,
-    keep_names: bool = False,
     **names: Any,
 ) -> writer.Written:
     """Convert shards into another format or size.
@@ -46,8 +43,8 @@ def convert(
     Text numbers columns as its source did, or from 1 where that was not text; Parquet always from
     0. Rows keep their order, labels and weights; names of features become numbers. With
     ``multilabel`` labels are lists in Parquet and ``1,5,7`` in text; there and with ``multiclass``
-    a label may be a name. New shards appear together at the end. Shards are read once, and once
-    more for ``keep_names``, and from libsvm text to Parquet without an index base.
+    a label may be a name. New shards appear together at the end. Shards are read once, and twice
+    from libsvm text to Parquet without an index base.
 
     Parameters
     ----------
@@ -57,8 +54,6 @@ def convert(
     settings : how the shards are read, or by name: ``label``, ``features``, ``multiclass``, …
     rows_per_shard : at least 1.
     overwrite : replace the shards of an earlier conversion.
-    keep_names : write the names of the columns where ``explain`` and ``report`` find them; of many
-        the 2¹⁹ that occur most often.
 
     Examples
     --------
@@ -96,9 +91,6 @@ def convert(
             reading = replace(reading, index_base=0 if from_0 else 1)
         base = int(reading.index_base)
         shift = -base if not to_text else 0 if of_text else 1 - base
-        if keep_names:
-            counts = names_of(files, reading, threads)
-            write_names(os.path.join(place, NAMES), counts, reading, shift)
         style = writer.ShardStyle(to, shift, weights, settings.one_vs_rest)
         with closing(_read(files, reading, threads)) as batches:
             written = writer.write_shards(batches, place, style, rows_per_shard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +14,13 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.kinds import whole
 from streamtron.core.moments import Moments
 from streamtron.core.rows import Rows
-from streamtron.data import Manifest, ShardRows, find_shards, no_rows
-from streamtron.data.discover import NAMES
+from streamtron.data import ShardRows, find_shards, no_rows
 from streamtron.data.sample import first_rows_of
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.model.scoring import labels_of, matrix_of
 from streamtron.runs.finished_run import run_directory
-from streamtron.runs.inputs import (
-    Paths,
-    as_model,
-    as_paths,
-    reading_from_model,
-    reading_to_score,
-)
+from streamtron.runs.inputs import Paths, as_model, as_paths, reading_from_model, reading_to_score
 from streamtron.runs.store import manifest_of
-
-if TYPE_CHECKING:
-    from streamtron.data.column_names import ColumnNames
 
 MOST = 20
 """Features shown by default."""
@@ -42,7 +32,6 @@ def explain(
     *,
     row: int | None = None,
     most: int = MOST,
-    names: Paths = (),
 ) -> dict[str, Any]:
     """List the heaviest features of a model, or why a row has its decisions.
 
@@ -54,13 +43,12 @@ def explain(
         before it are read too. None = explain the model; one with a transformer over the rows of
         the shards, if they are given.
     most : features listed of each class, those of the largest |weight| or |contribution| first.
-    names : directories in which ``convert`` kept the names of columns.
 
     Returns
     -------
     ``directions``, a list with one entry, of many classes one a class, with ``positive`` (the
     class; None of regression), ``bias`` and ``features``: ``column`` as the shards number it,
-    ``name`` if it has one (names that share a column are joined by " | "), and ``weight``.
+    ``name`` if it has one, and ``weight``.
 
     * **With a transformer** also ``columns``, an entry for each column of the table: ``column``,
       ``features`` made of it, and ``largest`` |weight|.
@@ -74,7 +62,7 @@ def explain(
     Raises
     ------
     SettingsError : a row without shards; shards without a row, of a model without a transformer.
-    DataError : no row of this number; names of columns that are numbered otherwise.
+    DataError : no row of this number.
     MachineError
 
     Examples
@@ -87,16 +75,15 @@ def explain(
     model, most, paths = as_model(model), whole(most, "most"), as_paths(shards)
     if bool(paths) != (row is not None) and (model.transformer is None or not paths):
         raise SettingsError("a row is explained by its shards and its number. Give both, or none.")
-    column_names = load_names(model, as_paths(names))
     if row is not None:
-        return _explain_row(model, paths, row, most, column_names)
+        return _explain_row(model, paths, row, most)
     columns, rows = _by_column(model, paths)
     directions: list[dict[str, Any]] = [
         {
             "positive": direction.positive,
             "bias": direction.bias,
             **({"columns": columns[k]} if columns else {}),
-            "features": heaviest(model, direction, most, column_names),
+            "features": heaviest(model, direction, most),
         }
         for k, direction in enumerate(model.directions())
     ]
@@ -106,13 +93,11 @@ def explain(
     return {"directions": directions}
 
 
-def heaviest(
-    model: LinearModel, direction: Direction, most: int, names: ColumnNames | None = None
-) -> list[dict[str, Any]]:
+def heaviest(model: LinearModel, direction: Direction, most: int) -> list[dict[str, Any]]:
     """Return column, name and weight of the features of the largest |weight|, 0 left out."""
     columns, weights = direction.nonzero.indices, direction.nonzero.data
     pairs = ((int(columns[k]), float(weights[k])) for k in _largest(weights, most))
-    return [_feature(model, j, names, weight=weight) for j, weight in pairs]
+    return [_feature(model, j, weight=weight) for j, weight in pairs]
 
 
 def _by_column(
@@ -169,49 +154,12 @@ def first_rows(
     return first_rows_of(find_shards(paths), reading_from_model(model), most)
 
 
-def load_names(model: LinearModel, paths: Sequence[str]) -> ColumnNames | None:
-    """Load the names of a model's columns from directories that ``convert`` wrote."""
-    if not paths:
-        return None
-    from streamtron.data.column_names import ColumnNames
-
-    names = ColumnNames(paths)
-    if difference := names.difference(reading_from_model(model)):
-        raise DataError(
-            f"{paths[0]}: names of columns that are not the model's: "
-            f"{difference}. Name the directory that the model was trained on."
-        )
-    return names
-
-
-def names_beside(model: LinearModel, manifest: Manifest) -> list[str]:
-    """Return the directories of shards in which ``convert`` kept the names of this model's
-    columns."""
-    places = dict.fromkeys(os.path.dirname(shard.path) for shard in manifest.shards)
-    directories = [place for place in places if os.path.isfile(os.path.join(place, NAMES))]
-    if not directories:
-        return []
-    from streamtron.data.column_names import ColumnNames
-
-    reading = reading_from_model(model)
-    return [place for place in directories if not ColumnNames([place]).difference(reading)]
-
-
-def names_of_run(model: LinearModel, path: str | os.PathLike[str]) -> list[str]:
-    """Return the directories with names beside the shards of the run of the model at ``path``."""
-    manifest = manifest_of(run_directory(path))
-    return names_beside(model, manifest) if manifest else []
-
-
-def _feature(
-    model: LinearModel, j: int, column_names: ColumnNames | None, **numbers: float
-) -> dict[str, Any]:
+def _feature(model: LinearModel, j: int, **numbers: float) -> dict[str, Any]:
     """Return ``column`` of the weight j, as the shards number it, ``name`` if it has one, and
     numbers of it."""
-    column, name = j + model.index_base, model.name_of(j)
-    if name is None and column_names:
-        name = column_names.get(column)
-    return {"column": column, **({} if name is None else {"name": name}), **numbers}
+    name = model.name_of(j)
+    named = {} if name is None else {"name": name}
+    return {"column": j + model.index_base, **named, **numbers}
 
 
 def _largest(values: NDArray[np.float64], most: int) -> list[int]:
@@ -219,9 +167,7 @@ def _largest(values: NDArray[np.float64], most: int) -> list[int]:
     return list(np.argsort(-np.abs(values), kind="stable")[:most].tolist())
 
 
-def _explain_row(
-    model: LinearModel, paths: list[str], number: int, most: int, names: ColumnNames | None
-) -> dict[str, Any]:
+def _explain_row(model: LinearModel, paths: list[str], number: int, most: int) -> dict[str, Any]:
     shard, rows = _find_row(model, paths, number)
     decisions, out_of_range = model.decision_rows(rows)
     label = None if model.regression else labels_of(model, decisions)[0]
@@ -235,9 +181,7 @@ def _explain_row(
         added = weights * values
         shown = _largest(added, most)
         features = [
-            _feature(
-                model, int(columns[k]), names, value=float(values[k]), weight=float(weights[k])
-            )
+            _feature(model, int(columns[k]), value=float(values[k]), weight=float(weights[k]))
             | {"contribution": float(added[k])}
             for k in shown
         ]

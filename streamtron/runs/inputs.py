@@ -36,7 +36,6 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
-from streamtron.data.discover import NAMES
 from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import is_uri, local_path
@@ -295,11 +294,7 @@ def check_outputs(
         real = os.path.realpath(path)
         for place, name in there.items():
             is_read = _is_in(place, real) and not re.search("/[_.]", place[len(real) :])
-            if (
-                is_read
-                or os.path.basename(place) == NAMES
-                or (place in owned and _is_in(real, place))
-            ):
+            if is_read or (place in owned and _is_in(real, place)):
                 what = f"{name} {place}: {path}, which is read, could be replaced"
                 raise SettingsError(f"{what}. Name another place.")
     return {name: paths.get(name) for name in files}

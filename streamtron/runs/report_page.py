@@ -33,7 +33,7 @@ from streamtron.model.metrics import Floats
 from streamtron.model.mistakes import confusion_matrix, margins_by_code
 from streamtron.runs import finished_run
 from streamtron.runs.evaluate import Evaluator, score_shards, trained_on
-from streamtron.runs.explain import MOST, heaviest, load_names, names_beside
+from streamtron.runs.explain import MOST, heaviest
 from streamtron.runs.inputs import Paths, as_paths, check_outputs, reading_from_model
 
 EDGES = np.linspace(-2.0, 4.0, 61)
@@ -51,7 +51,6 @@ def report(
     *,
     valid: Paths = (),
     margins: bool = True,
-    names: Paths = (),
     run_dir: str | os.PathLike[str] | None = None,
     executor: Executor = serial,
 ) -> None:
@@ -68,7 +67,6 @@ def report(
     valid : labelled shards that were held out, or ``20%``, the share that the fit held out: adds
         metrics, the confusion matrix, margins and curves. Rows that were trained on are told.
     margins : read the run's shards once, for their margins or residuals, unless they changed.
-    names : directories where ``convert`` kept names of columns, if not beside the run's shards.
     run_dir : the run directory, if it is not ``MODEL.run``.
     executor : where shards are read and scored: ``serial``, or Dask's workers.
 
@@ -86,14 +84,13 @@ def report(
     ...     _ = streamtron.fit(f"{place}/rows", model=f"{place}/model")
     ...     streamtron.report(f"{place}/model", f"{place}/page.html")
     """
-    place, held_out, named = finished_run.locate(run, run_dir), as_paths(valid), as_paths(names)
+    place, held_out = finished_run.locate(run, run_dir), as_paths(valid)
     directory, size = place.directory, text.share_of_rows(held_out) or 0.0
-    check_outputs({"page": output}, [place.model, *held_out, *named], runs=[directory])
+    check_outputs({"page": output}, [place.model, *held_out], runs=[directory])
     with shared(directory):
         store = finished_run.ended(directory)
         content, manifest = dict(store.report or {}), finished_run.read_manifest(store)
         model = LinearModel.load(place.model)
-        column_names = load_names(model, named or names_beside(model, manifest))
         shards = finished_run.shards_of(manifest, store)
         twice = trained_on(directory, held_out) if held_out and not size else []
         known = sum(shard.rows for shard in twice)
@@ -130,7 +127,7 @@ def report(
             edges=EDGES.tolist(),
             known_rows=known,
             notes=notes,
-            features=[heaviest(model, side, 5 * MOST, column_names) for side in directions],
+            features=[heaviest(model, side, 5 * MOST) for side in directions],
             command=_command(name, content["settings"]),
             version=version("streamtron"),
             most=MOST,

@@ -239,7 +239,6 @@ def test_a_conversion_that_fails_leaves_the_directory_as_it_was(tmp_path, error)
 def test_overwriting_replaces_all_shards_of_an_earlier_conversion_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     convert([batch_of(SOME)], out, "libsvm", rows_per_shard=1)
-    (out / "_names.parquet").write_text("of its columns")
     out.chmod(0o750)
     with pytest.raises(SettingsError, match=r"not empty, holds 4 shards from 'part-00000\.svm'"):
         convert([batch_of(SOME)], out, "parquet")

@@ -3,7 +3,6 @@ nothing, what writes changes nothing but this run and its model, and ``inspect``
 """
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -19,7 +18,7 @@ import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.runs.store import DATABASE, is_run
-from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
+from tests.helpers.processes import COMMAND, Process, here, succeeded
 from tests.helpers.runs import at_state, fit, killed, reached, state_file, write_corpus
 
 PRECIOUS = b"of another user\n"
@@ -254,6 +253,3 @@ def test_inspect_and_export_show_settings_transformer_and_calibration_of_a_model
     assert exported["settings"]["C"] == 1.0
     assert exported["reading"]["transformer"]["inputs"] == [["t", "text"]]
     assert "text:t__awful" in exported["directions"][0]["name"]
-    os.mkfifo(tmp_path / "pipe")
-    ended = here(tmp_path, "explain", "m", "--names", "pipe")
-    one_sentence(ended, 3, "pipe: not a file but a pipe or a device. Copy it to a file.")

@@ -89,7 +89,6 @@ SCHEDULER = ("fit", "sweep", "update", "forget", "certify", "predict", "report")
 
 READS: dict[str, dict[str, str]] = {
     "data/a.svm": EVERY,
-    "data/_names.parquet": EVERY,
     "m": OF_A_RUN,
     "m.run/run.sqlite": EVERY,
     "m.run/new": EVERY,
@@ -99,7 +98,6 @@ READS: dict[str, dict[str, str]] = {
     "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
     "scheduler.json": dict.fromkeys(SCHEDULER, "--scheduler scheduler.json"),
     "rows.csv": {"forget": "--rows rows.csv"},
-    "names/_names.parquet": {"report": "--names names"},
     "w": {"certify shards": ""},
     "more": {"update": ""},
 }
@@ -118,7 +116,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with all that a command may read. Nothing in it may change."""
     place = tmp_path_factory.mktemp("whole")
     (place / "data").mkdir()
-    (place / "names").mkdir()
     (place / "data" / "a.svm").write_text(ROWS)
     (place / "data" / "b.svm").write_text(ROWS.replace("2:1", "2:3"))
     for name in ("held", "held.svm", "more"):
@@ -128,8 +125,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("words", "1\n2\n"),
         ("rows.csv", "shard,row\na.svm,0\n"),
         ("scheduler.json", "{}"),
-        ("data/_names.parquet", ""),
-        ("names/_names.parquet", ""),
     ):
         (place / name).write_text(text)
     streamtron.fit(place / "data", model=place / "m")

@@ -26,7 +26,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.rows import are_targets, without_label
 from streamtron.core.text import label_text
 from streamtron.data.blocks import RowCutter
-from streamtron.data.discover import NAMES
 from streamtron.data.formats.text_labels import is_text_name
 from streamtron.data.labels import LabelTable
 from streamtron.data.row_batch import Offsets, RowBatch, offsets_of
@@ -101,7 +100,7 @@ def _check_place(target: Path, overwrite: bool) -> None:
     names = sorted(path.name for path in target.iterdir())
     shards = [name for name in names if re.fullmatch(r"part-\d+\.(svm|parquet)", name)]
     holds = f"{target}: not empty, holds"
-    if foreign := sorted({*names} - {*shards, NAMES}):
+    if foreign := sorted({*names} - {*shards}):
         raise SettingsError(f"{holds} {foreign[0]!r}. Give a new or an empty directory.")
     if shards and not overwrite:
         raise SettingsError(
