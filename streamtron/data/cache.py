@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -23,8 +23,8 @@ from streamtron.core.sealed import canonical
 from streamtron.data.discover import ROWS_GIVEN, ShardFile
 from streamtron.data.flat_file import (
     TEMPORARY,
-    CachedShard,
-    read_contents,
+    PreparedFile,
+    read_prepared,
     remove_abandoned,
     writing_cache,
 )
@@ -34,6 +34,15 @@ from streamtron.data.storage import is_uri
 _FLAT_FILE = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})-([0-9a-f]{16})\.cache")
 
 _log = logging.getLogger("streamtron")
+
+
+class Names(NamedTuple):
+    """The parts of the name of a prepared file."""
+
+    place: str
+    stamp: str
+    fingerprint: str
+    shape: str
 
 
 class Cache:
@@ -49,20 +58,16 @@ class Cache:
             os.makedirs(self.directory, exist_ok=True)
             remove_abandoned(self.directory)
         self._paths = {
-            match.group(1, 2, 4): os.path.join(self.directory, match[0])
-            for match in map(_FLAT_FILE.fullmatch, os.listdir(self.directory))
-            if match
+            names._replace(fingerprint=""): path for path, names in _prepared_in(self.directory)
         }
 
-    def find(self, shard: ShardFile) -> CachedShard | None:
+    def find(self, shard: ShardFile) -> PreparedFile | None:
         """Find the prepared file of the shard as it is now, if it is intact."""
-        name = os.path.basename(path_of(self.directory, self._reading, shard, ""))
-        place, stamp, _, shaped = name.removesuffix(".cache").split("-")
-        path = self._paths.get((place, stamp, shaped))
+        path = self._paths.get(_names_of(self.directory, self._reading, shard, ""))
         if path is None:
             return None
         try:
-            return CachedShard(path, shard.name, read_contents(path))
+            return read_prepared(path)
         except FileDamaged as damage:
             _log.warning("%s It is made anew from %s.", damage, shard.name)
             return None
@@ -70,33 +75,42 @@ class Cache:
 
 def path_of(directory: str, reading: ReaderConfig, shard: ShardFile, fingerprint: str) -> str:
     """Return the path of a shard's prepared file."""
-    shaped: dict[str, Any] = {
+    names = _names_of(directory, reading, shard, fingerprint)
+    return os.path.join(directory, f"{'-'.join(names)}.cache")
+
+
+def _names_of(directory: str, reading: ReaderConfig, shard: ShardFile, fingerprint: str) -> Names:
+    shape: dict[str, Any] = {
         "format": shard.format,
         "reading": reading.key(),
         "block": [chunk.BLOCK_ROWS, chunk.BLOCK_NONZEROS],
     }
-    if shaped["reading"].get("share"):  # which rows are in it depends on the name
-        shaped["name"] = os.path.basename(shard.name)
+    if shape["reading"].get("share"):  # which rows are in it depends on the name
+        shape["name"] = os.path.basename(shard.name)
     if shard.without is not None:
-        shaped["without"] = shard.without.digest
+        shape["without"] = shard.without.digest
     place, stamp = shard.path, canonical(shard.stamp)
     if shard.name == ROWS_GIVEN:  # at another path each time
         place, stamp = fingerprint, ""
     elif not is_uri(place):  # both may be moved together
         place = os.path.relpath(place, directory)
-    names = _digest(place), _digest(stamp), fingerprint, _digest(canonical(shaped))
-    return os.path.join(directory, f"{'-'.join(names)}.cache")
+    return Names(_digest(place), _digest(stamp), fingerprint, _digest(canonical(shape)))
 
 
-def drop_earlier(path: str) -> None:
-    """Remove the prepared files of what a shard was before, given the path of its present one."""
-    directory, name = os.path.split(path)
-    place, stamp, *_ = name.split("-")
+def _prepared_in(directory: str) -> Iterator[tuple[str, Names]]:
+    for name in os.listdir(directory):
+        if match := _FLAT_FILE.fullmatch(name):
+            yield os.path.join(directory, name), Names(*match.groups())
+
+
+def drop_earlier(directory: str, present: Iterable[str]) -> None:
+    """Remove the prepared files of what shards were before, given the paths of the present ones."""
+    matches = (_FLAT_FILE.fullmatch(os.path.basename(path)) for path in present)
+    stamps = {match[1]: match[2] for match in matches if match}
     with writing_cache(directory):
-        for entry in os.listdir(directory):
-            match = _FLAT_FILE.fullmatch(entry)
-            if match and match[1] == place and match[2] != stamp:
-                _unlink(os.path.join(directory, entry))
+        for path, names in _prepared_in(directory):
+            if stamps.get(names.place, names.stamp) != names.stamp:
+                _unlink(path)
 
 
 def cache_files(directory: str) -> list[str]:
@@ -123,9 +137,8 @@ def drop_cached(directory: str, fingerprints: Iterable[str], used: Iterable[str]
     """Remove the prepared files of shards, but for those that are ``used``, by their paths."""
     gone, kept = set(fingerprints), set(used)
     with writing_cache(directory):
-        for path in cache_files(directory):
-            match = _FLAT_FILE.fullmatch(os.path.basename(path))
-            if match and match[3] in gone and path not in kept:
+        for path, names in _prepared_in(directory):
+            if names.fingerprint in gone and path not in kept:
                 _unlink(path)
 
 

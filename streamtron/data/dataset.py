@@ -27,7 +27,6 @@ from streamtron.core.threads import opened_threads
 from streamtron.data.blocks import chunk_cutter, chunk_of, join_rows, make_chunk
 from streamtron.data.discover import ShardFile
 from streamtron.data.flat_file import (
-    CachedShard,
     ColumnNumbers,
     Columns,
     GroupReader,
@@ -84,7 +83,8 @@ class Dataset(AbstractContextManager["Dataset"]):
     Attributes
     ----------
     shards, skipped, manifest : the files that are read, those that were left out, and the record.
-    reading : how they were read.
+    reading, directory : how they were read, and where their prepared files are.
+    rows, nonzeros, bytes : of the prepared files; ``columns`` : how many occur.
     labels, facts, blocks : what is known of the rows.
     numbers : uint32, shape (columns,): the number that the files give the column of each rank.
     width : 1 + the largest of these; ``index_base`` : the number of the first column, 0 or 1.
@@ -109,18 +109,27 @@ class Dataset(AbstractContextManager["Dataset"]):
         self._files = [made.file for made in self._prepared if made.file is not None]
         self.nonzeros_read = sum(made.nonzeros for made in prepared)
         self.bytes_read = sum(made.bytes for made in prepared)
-        self.manifest = Manifest(tuple(self._records()))
-        self.blocks = tuple(self._make_blocks())
+        records, blocks, first_row = list[ShardRecord](), list[Block](), 0
+        for shard, file in zip(self.shards, self._files, strict=True):
+            size = file.rows, file.nonzeros, first_row
+            records.append(ShardRecord.of(shard, file.fingerprint, *size))
+            for entry in file.entries:
+                blocks.append(Block(first_row, entry.rows, entry.nonzeros))
+                first_row += entry.rows
+        self.manifest, self.blocks = Manifest(tuple(records)), tuple(blocks)
+        self.rows, self.nonzeros = self.manifest.rows, self.manifest.nonzeros
+        self.bytes = sum(file.bytes for file in self._files)
         self._check_shards([made.shard for made in prepared])
         codes = self._read_labels()
-        self.facts = _facts_of(self._files, codes, len(self.labels))
+        self.facts = self._facts_of(codes)
         self._check_labels()
-        self.numbers, ranks = rank_columns(self._files, directory, numbers)
-        self.width = int(self.numbers.max()) + 1 if len(self.numbers) else 0
+        self.numbers, ranks = self._rank_columns(numbers)
+        self.columns = len(self.numbers)
+        self.width = int(self.numbers.max()) + 1 if self.columns else 0
         self._slots = [
             Slot(file, number, table, places)
             for file, table, places in zip(self._files, codes, ranks, strict=True)
-            for number in range(len(file.contents.entries))
+            for number in range(len(file.entries))
         ]
         self.held: Held | None = None
         self._batch: RowBatch | None = None
@@ -144,21 +153,6 @@ class Dataset(AbstractContextManager["Dataset"]):
         return cls(made, reading, how.directory, expected, numbers)
 
     @property
-    def columns(self) -> int:
-        """Return how many columns occur."""
-        return len(self.numbers)
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows there are."""
-        return self.manifest.rows
-
-    @property
-    def nonzeros(self) -> int:
-        """Return how many nonzeros there are."""
-        return self.manifest.nonzeros
-
-    @property
     def index_base(self) -> int:
         """Return the number of the first column: of text 1 if column 0 never occurs, else 0, unless
         the reading names it."""
@@ -170,11 +164,6 @@ class Dataset(AbstractContextManager["Dataset"]):
     def readings(self) -> float:
         """Return the nonzeros delivered ÷ those of the data; 0 if there are none."""
         return self.nonzeros_read / self.nonzeros if self.nonzeros else 0.0
-
-    @property
-    def bytes(self) -> int:
-        """Return the bytes of the prepared files."""
-        return sum(file.contents.bytes for file in self._files)
 
     def places_of(self, numbers: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return the rank of each column number; -1 where it does not occur."""
@@ -212,8 +201,9 @@ class Dataset(AbstractContextManager["Dataset"]):
         opened_threads().work(read, [*self._in_data_order()])
         rows = [part for part in parts if part is not None]
         self._batch = join_rows(rows, indices, values, by_row=by_row) if rows else _no_rows()
-        known = [made.file.contents for made in self._prepared if made.file and not made.bytes]
-        self._count(sum(c.nonzeros for c in known), sum(c.bytes for c in known))
+        for made, file in zip(self._prepared, self._files, strict=True):
+            if not made.bytes:
+                self._count(file.nonzeros, file.bytes)
         chunk = make_chunk(self._batch, ((0, self.rows),))
         self.held = Held(chunk.rows, chunk.squares)
 
@@ -233,14 +223,14 @@ class Dataset(AbstractContextManager["Dataset"]):
             yield chunk_of(self._batch, ranges_of(self.blocks[number] for number in group))
 
     def _from_disk(self, order: Iterable[Sequence[int]] | None) -> Generator[Chunk, None, None]:
-        groups = partial(self._in_data_order) if order is None else partial(iter, [*order])
+        groups = self._in_data_order() if order is None else iter([*order])
 
         def read() -> Generator[tuple[Chunk, int]]:
             check_all_unchanged(self.shards)
             by_row = self.facts.by_row
             reader = self._idle.pop() if self._idle else GroupReader(by_row=by_row)
             try:
-                for group in groups():
+                for group in groups:
                     slots = [self._slots[number] for number in group]
                     size = sum(slot.entry.bytes for slot in slots)
                     ranges = ranges_of(self.blocks[number] for number in group)
@@ -268,7 +258,7 @@ class Dataset(AbstractContextManager["Dataset"]):
             assert slot is not None
             group.append(number)
             full = cutter.fill(slot.entry.rows, slot.entry.nonzeros)
-            if full or following is None or following.shard is not slot.shard:
+            if full or following is None or following.file is not slot.file:
                 yield group
                 cutter, group = chunk_cutter(), []
 
@@ -286,20 +276,6 @@ class Dataset(AbstractContextManager["Dataset"]):
     def seen(self) -> dict[str, str]:
         """Return names and fingerprints of the shards, of those left out ""."""
         return self.manifest.fingerprints | {shard.name: "" for shard in self.skipped}
-
-    def _records(self) -> Iterator[ShardRecord]:
-        first_row = 0
-        for shard, file in zip(self.shards, self._files, strict=True):
-            rows, nonzeros = file.contents.rows, file.contents.nonzeros
-            yield ShardRecord.of(shard, file.fingerprint, rows, nonzeros, first_row)
-            first_row += rows
-
-    def _make_blocks(self) -> Iterator[Block]:
-        first_row = 0
-        for file in self._files:
-            for entry in file.contents.entries:
-                yield Block(first_row, entry.rows, entry.nonzeros)
-                first_row += entry.rows
 
     def _check_shards(self, given: Sequence[ShardFile]) -> None:
         """Refuse duplicates, shards that are not those expected, and no rows at all."""
@@ -324,14 +300,44 @@ class Dataset(AbstractContextManager["Dataset"]):
         table = LabelTable(self._expected.most_labels, self._expected.classes)
         codes = []
         for shard, file in zip(self.shards, self._files, strict=True):
-            contents, name = file.contents, shard.name
             shard_codes = [
-                table.code(label, lambda _, at=f"{name}, {place}": at, 0)  # type: ignore[misc]
-                for label, place in zip(contents.labels, contents.places, strict=True)
+                table.code(label, partial("{}, {}".format, shard.name, place))
+                for label, place in zip(file.labels, file.places, strict=True)
             ]
             codes.append(np.array([-1, *shard_codes], np.int32))
         self.labels: list[Label] = table.labels
         return codes
+
+    def _facts_of(self, codes: Sequence[NDArray[np.int32]]) -> Facts:
+        """Join what is known of the shards, in their order."""
+        facts = NO_FACTS._replace(label_weights=(0.0,) * len(self.labels))
+        for file, shard_codes in zip(self._files, codes, strict=True):
+            weights, known = np.zeros(len(self.labels)), file.facts
+            weights[shard_codes[1 : 1 + len(known.label_weights)]] = known.label_weights
+            facts = facts.plus(known._replace(label_weights=(*weights.tolist(),)))
+        by_row = all(entry.by_row for file in self._files for entry in file.entries)
+        return facts._replace(by_row=by_row)
+
+    def _rank_columns(self, known: Columns | None) -> tuple[Columns, list[Columns]]:
+        """Return the columns that occur in some file, by rank, and the rank of each column of each
+        file. ``known`` : the columns by rank, if they are; DataError: a file has others."""
+        sizes = [file.columns for file in self._files]
+        numbers = ColumnNumbers(known, max(sizes, default=1))
+        room, ranks = _room(sum(sizes), self.directory), list[Columns]()
+        for shard, file, stop in zip(self.shards, self._files, accumulate(sizes), strict=True):
+            ranks.append(room[stop - file.columns : stop])
+            ranks[-1][:] = numbers.add(file.table())
+            if known is not None and ranks[-1].max(initial=0) >= len(known) and file.columns:
+                raise DataError(
+                    f"{shard.name}: it has columns that the data set has not. Shards must stay as "
+                    "they are until the run has ended; run again."
+                )
+        if known is None:
+            known, places = _by_rank(numbers.table)
+            for of_file in ranks:
+                of_file[:] = places[of_file]
+        freeze(*ranks)
+        return known, ranks
 
     @property
     def unseen_labels(self) -> tuple[Label, ...]:
@@ -349,30 +355,6 @@ class Dataset(AbstractContextManager["Dataset"]):
         counting = [label for label in labels if label not in unseen]
         if len(counting) < self._expected.least_labels:
             raise too_few(counting, labels, self.rows)
-
-
-def rank_columns(
-    files: Sequence[CachedShard], directory: str, known: Columns | None = None
-) -> tuple[Columns, list[Columns]]:
-    """Return the columns that occur in some file, by rank, and the rank of each column of each
-    file. ``known`` : the columns by rank, if they are; DataError: a file has others."""
-    sizes = [file.contents.columns for file in files]
-    numbers = ColumnNumbers(known, max(sizes, default=1))
-    room, ranks = _room(sum(sizes), directory), list[Columns]()
-    for file, stop in zip(files, accumulate(sizes), strict=True):
-        ranks.append(room[stop - file.contents.columns : stop])
-        ranks[-1][:] = numbers.add(file.table())
-        if known is not None and ranks[-1].max(initial=0) >= len(known) and len(ranks[-1]):
-            raise DataError(
-                f"{file.name}: it has columns that the data set has not. Shards must stay as they "
-                "are until the run has ended; run again."
-            )
-    if known is None:
-        known, places = _by_rank(numbers.table)
-        for of_file in ranks:
-            of_file[:] = places[of_file]
-    freeze(*ranks)
-    return known, ranks
 
 
 def _by_rank(table: Table) -> tuple[Columns, Columns]:
@@ -408,19 +390,6 @@ def _room(size: int, directory: str) -> Columns:
         # a disk that is full is found here, and not by a signal when a page is written
         os.posix_fallocate(unnamed.fileno(), 0, 4 * size)
         return np.asarray(np.memmap(unnamed, np.uint32, "r+", shape=(size,)))
-
-
-def _facts_of(
-    files: Sequence[CachedShard], codes: Sequence[NDArray[np.int32]], labels: int
-) -> Facts:
-    """Join what is known of the shards, in their order."""
-    facts = NO_FACTS._replace(label_weights=(0.0,) * labels)
-    for file, shard_codes in zip(files, codes, strict=True):
-        weights, known = np.zeros(labels), file.contents.facts
-        weights[shard_codes[1 : 1 + len(known.label_weights)]] = known.label_weights
-        facts = facts.plus(known._replace(label_weights=(*weights.tolist(),)))
-    by_row = all(entry.by_row for file in files for entry in file.contents.entries)
-    return facts._replace(by_row=by_row)
 
 
 def _no_rows() -> RowBatch:

@@ -222,23 +222,19 @@ def _hidden(name: str) -> bool:
 
 def _in_store(uri: str) -> list[ShardFile]:
     """Return a key, all keys below a prefix, or those that match a pattern."""
-    place = storage.place(uri)
-    info = storage.file_info(place)
-    if info.is_file:
-        stamp = storage.stamp_of(place, info)
-        return [_shard(place.uri, os.path.basename(place.key), stamp)]
-    base, pattern = place.key, list[str]()
-    if info.type.name == "NotFound":
+    place, pattern = storage.place(uri), list[str]()
+    files = storage.files_at(place)
+    if files is None:
         if not glob.has_magic(place.key):
             raise DataError(f"{uri}: no such file or directory. Check the URI.")
         base = _before_magic(place.key)
         pattern = place.key[len(base) :].strip("/").split("/")
-    directory = place._replace(key=base)
-    below = dict(storage.files_below(directory))
-    names = _in_order(name for name in below if _matches(name.split("/"), pattern))
-    keys = [directory.below(name) for name in names]
-    stamps = [storage.stamp_of(key, below[name]) for key, name in zip(keys, names, strict=True)]
-    return list(map(_shard, (key.uri for key in keys), names, stamps))
+        place = place._replace(key=base)
+        files = storage.files_at(place) or {}
+    if "" in files:
+        return [_shard(place.uri, os.path.basename(place.key), files[""])]
+    names = _in_order(name for name in files if _matches(name.split("/"), pattern))
+    return [_shard(place.below(name).uri, name, files[name]) for name in names]
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:

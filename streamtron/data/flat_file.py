@@ -68,6 +68,8 @@ _COLUMNS = {2: np.uint16, 4: np.uint32}
 _CODES: dict[int, type[np.generic]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.float64}
 """Bytes of a code → its type; codes of 8 bytes are targets."""
 
+_FOOTER = "labels", "places", "facts", "entries", "columns", "table_checksum"
+
 writing_cache = partial(writing_to, remedy=CACHE_REMEDY, what="the cache cannot be written")
 """Around what writes to the directory of a cache."""
 
@@ -116,18 +118,23 @@ class Table(NamedTuple):
     columns: Columns
 
 
-class Contents(NamedTuple):
-    """What a prepared file says of itself: its name; the shard's labels, and for each the place in
+class PreparedFile(NamedTuple):
+    """A prepared file, and what it says of itself: the shard's labels, and for each the place in
     the shard where it was met first; the facts of its rows; its segments; how many columns its
     table has, and the table's checksum."""
 
-    name: str
+    path: str
     labels: list[Label]
     places: list[str]
     facts: Facts
     entries: Sequence[Entry]
     columns: int
     table_checksum: int
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the shard that was prepared."""
+        return os.path.basename(self.path).split("-")[2]
 
     @property
     def bytes(self) -> int:
@@ -143,6 +150,36 @@ class Contents(NamedTuple):
     def nonzeros(self) -> int:
         """Nonzeros of all segments."""
         return sum(entry.nonzeros for entry in self.entries)
+
+    def table(self) -> Table:
+        """Read the table of the shard's columns."""
+        stored = np.empty(12 * self.columns, np.uint8)
+        self.fill(stored, self.bytes, self.table_checksum, "table of columns")
+        counts, columns = np.split(stored, [8 * self.columns])
+        table = Table(counts.view(np.int64), columns.view(np.uint32))
+        rising = np.sort(table.columns)
+        if (
+            (rising[1:] == rising[:-1]).any()
+            or (rising[-1:] > COLUMN_MAX).any()
+            or (table.counts <= 0).any()
+            or table.counts.sum() != self.nonzeros
+        ):
+            raise _damaged(self.path, "its table of columns is none that we write")
+        return table
+
+    def fill(self, target: NDArray[np.uint8], offset: int, checksum: int, what: str) -> None:
+        """Read bytes of the file. FileDamaged: their checksum differs, and the file, which can be
+        made anew, has been removed."""
+        view, digest, done = target.data, xxhash.xxh3_64(), 0
+        with reading_from(self.path), open(self.path, "rb", buffering=0) as file:
+            file.seek(offset)
+            while count := file.readinto(view[done : done + _STEP]):
+                digest.update(view[done : done + count])
+                done += count
+        if done < len(view) or digest.intdigest() != checksum:
+            with suppress(OSError):
+                os.unlink(self.path)
+            raise _damaged(self.path, f"{what}: the checksum differs")
 
 
 class ColumnNumbers:
@@ -252,20 +289,20 @@ class FlatWriter:
 
     def finish(
         self, path: str, labels: Sequence[Label], places: Sequence[str], facts: Facts
-    ) -> Contents:
+    ) -> PreparedFile:
         """Write the table and the footer, and give the file its name."""
-        table = self._numbers.table
-        parts = [_bytes(array) for array in table]
-        checksum = xxhash.xxh3_64_intdigest(b"".join(parts))
-        known = os.path.basename(path), [*labels], [*places], facts, self._entries
-        contents = Contents(*known, len(table.columns), checksum)
-        footer = json.dumps({"version": FORMAT_VERSION, **contents._asdict()}).encode()
+        parts = [_bytes(array) for array in self._numbers.table]
+        columns, checksum = len(parts[1]) // 4, xxhash.xxh3_64_intdigest(b"".join(parts))
+        known = [*labels], [*places], facts, self._entries, columns, checksum
+        made = PreparedFile(path, *known)
+        named = {"version": FORMAT_VERSION, "name": os.path.basename(path)}
+        footer = json.dumps(named | dict(zip(_FOOTER, known, strict=True))).encode()
         tail = _TAIL.pack(len(footer), xxhash.xxh3_64_intdigest(footer), _END)
         with writing_cache(self._directory):
             self._file.writelines([*parts, footer, tail])
             flush(self._file)
             os.replace(self._temporary, path)
-        return contents
+        return made
 
 
 def _stored_codes(codes: NDArray[Any]) -> NDArray[Any]:
@@ -294,7 +331,7 @@ def remove_abandoned(directory: str) -> None:
                 os.unlink(file.name)
 
 
-def read_contents(path: str) -> Contents:
+def read_prepared(path: str) -> PreparedFile:
     """Read what a prepared file holds. FileDamaged: it is none of this version, or damaged."""
     with reading_from(path), open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END) - _TAIL.size
@@ -309,19 +346,20 @@ def read_contents(path: str) -> Contents:
     try:
         fields = parse_json(footer)
         if fields.pop("version") == FORMAT_VERSION:
+            is_named = fields.pop("name") == os.path.basename(path)
             fields["entries"] = [Entry(*entry) for entry in fields["entries"]]
-            contents = Contents(**fields | {"facts": Facts(*fields["facts"])})
-            if contents.name == os.path.basename(path) and _is_ours(contents, size - length):
-                return contents
+            made = PreparedFile(path, **fields | {"facts": Facts(*fields["facts"])})
+            if is_named and _is_ours(made, size - length):
+                return made
             raise ValueError("not as we write it")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damaged(path, "its footer is none that we write") from error
     raise FileDamaged(f"{path}: written in another version of the format.")
 
 
-def _is_ours(contents: Contents, stop: int) -> bool:
+def _is_ours(made: PreparedFile, stop: int) -> bool:
     """Tell whether a footer is as we write it, of segments and a table that end at ``stop``."""
-    _, labels, places, facts, entries, columns, _ = contents
+    _, labels, places, facts, entries, columns, _ = made
     rows, weight, least_weight, largest_weight, sq_norm, label_weights, total, *ends, _ = facts
     finite = [weight, least_weight, largest_weight, sq_norm, *label_weights, *ends]
     ours = type(columns) is int and columns >= 0 and all(map(_is_segment, entries))
@@ -333,7 +371,7 @@ def _is_ours(contents: Contents, stop: int) -> bool:
         and all(type(label) in (str, float, bool) for label in labels)
         and [type(place) for place in places] == [str] * len(labels)
         and type(rows) is int
-        and 0 <= rows <= contents.rows
+        and 0 <= rows <= made.rows
         and all(type(number) is float for number in (*finite, total))
         and all(map(isfinite, finite))
         and len(label_weights) <= len(labels)
@@ -359,56 +397,11 @@ def _is_segment(entry: Entry) -> bool:
     )
 
 
-class CachedShard(NamedTuple):
-    """One shard in its prepared file. ``name`` is what messages call the shard, ``contents`` the
-    file's footer."""
-
-    path: str
-    name: str
-    contents: Contents
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the shard that was prepared."""
-        return os.path.basename(self.path).split("-")[2]
-
-    def table(self) -> Table:
-        """Read the table of the shard's columns."""
-        size, entries = self.contents.columns, self.contents.entries
-        stored = np.empty(12 * size, np.uint8)
-        offset = entries[-1].offset + entries[-1].bytes if entries else 0
-        self.fill(stored, offset, self.contents.table_checksum, "table of columns")
-        table = Table(stored[: 8 * size].view(np.int64), stored[8 * size :].view(np.uint32))
-        rising = np.sort(table.columns)
-        if (
-            (rising[1:] == rising[:-1]).any()
-            or (rising[-1:] > COLUMN_MAX).any()
-            or (table.counts <= 0).any()
-            or table.counts.sum() != self.contents.nonzeros
-        ):
-            raise _damaged(self.path, "its table of columns is none that we write")
-        return table
-
-    def fill(self, target: NDArray[np.uint8], offset: int, checksum: int, what: str) -> None:
-        """Read bytes of the file. FileDamaged: their checksum differs, and the file, which can be
-        made anew, has been removed."""
-        view, digest, done = target.data, xxhash.xxh3_64(), 0
-        with reading_from(self.path), open(self.path, "rb", buffering=0) as file:
-            file.seek(offset)
-            while count := file.readinto(view[done : done + _STEP]):
-                digest.update(view[done : done + count])
-                done += count
-        if done < len(view) or digest.intdigest() != checksum:
-            with suppress(OSError):
-                os.unlink(self.path)
-            raise _damaged(self.path, f"{what}: the checksum differs")
-
-
 class Slot(NamedTuple):
     """A block in a prepared file; ``codes`` are those of the data by the stored ones, ``ranks`` the
     data's columns by the shard's."""
 
-    shard: CachedShard
+    file: PreparedFile
     number: int
     codes: NDArray[np.int32]
     ranks: Columns
@@ -416,7 +409,7 @@ class Slot(NamedTuple):
     @property
     def entry(self) -> Entry:
         """The segment's place and size."""
-        return self.shard.contents.entries[self.number]
+        return self.file.entries[self.number]
 
     def read(
         self,
@@ -429,7 +422,7 @@ class Slot(NamedTuple):
         """Read the rows, columns and values into these arrays, values one a nonzero or ``by_row``;
         ``room`` : for the segment as it is stored."""
         entry, what = self.entry, f"block {self.number}"
-        self.shard.fill(room[: entry.bytes], entry.offset, entry.checksum, what)
+        self.file.fill(room[: entry.bytes], entry.offset, entry.checksum, what)
         arrays, start = list[NDArray[Any]](), 0
         for kind, size in entry.arrays:
             arrays.append(np.frombuffer(room, kind, size, start))
@@ -446,7 +439,7 @@ class Slot(NamedTuple):
             fits = fits and codes.min(initial=1) >= least and codes.max(initial=0) < len(self.codes)
         renumber = kernels.renumber_short if entry.column_bytes == 2 else kernels.renumber
         if not fits or not renumber(columns, self.ranks, indices):
-            raise _damaged(self.shard.path, f"{what}: not as we write them")
+            raise _damaged(self.file.path, f"{what}: not as we write them")
         if entry.by_row:
             stored = stored if len(stored) else np.ones(entry.rows, np.float32)
             squares = squares_of(indptr, indices, stored, 0)
@@ -457,7 +450,7 @@ class Slot(NamedTuple):
             indices,
             values,
             codes.copy() if are_targets(codes) else self.codes[codes],
-            self.shard.contents.labels,
+            self.file.labels,
             weights.copy() if len(weights) else None,
             str,
             offsets,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,32 +39,29 @@ class LabelTable:
         table = np.full(len(first), -1, np.int32)
         for code in np.flatnonzero(first[:-1] < count).tolist():  # rising: as labels appear
             row = row_of(batch.code_offsets, int(first[code]))
-            table[code] = self.code(batch.classes[code], batch.place, row)
+            table[code] = self.code(batch.classes[code], partial(batch.place, row))
         return batch._replace(codes=table[codes], classes=self.labels)
 
-    def code(self, label: Label, place: Callable[[int], str], row: int) -> int:
-        """Return the code of a label, which may be new; ``place(row)`` is for messages."""
+    def code(self, label: Label, place: Callable[[], str]) -> int:
+        """Return the code of a label, which may be new; ``place`` is for messages."""
         kind = _kind(label)
         if self.labels and kind != _kind(self.labels[0]):
             raise DataError(
-                f"{place(row)}: the {kind} {label!r} as label, where the labels before are "
+                f"{place()}: the {kind} {label!r} as label, where the labels before are "
                 f"{_kind(self.labels[0])}s ({_listed(self.labels)}). Write all labels alike."
             )
         if label not in self._codes:
-            self._admit(label, place, row)
+            if self._closed:
+                raise DataError(
+                    f"{place()}: label {label!r}. Known are {_listed(self.labels)}; remove the row "
+                    "or correct its label, or fit anew on all shards if it is a class of its own."
+                )
+            if self._most is not None:
+                self._check_another(label, place(), self._most)
+            self._codes[label] = len(self.labels)
+            self.labels.append(label)
+            self.places.append(place())
         return self._codes[label]
-
-    def _admit(self, label: Label, place: Callable[[int], str], row: int) -> None:
-        if self._closed:
-            raise DataError(
-                f"{place(row)}: label {label!r}. Known are {_listed(self.labels)}; remove the row "
-                "or correct its label, or fit anew on all shards if it is a class of its own."
-            )
-        if self._most is not None:
-            self._check_another(label, place(row), self._most)
-        self._codes[label] = len(self.labels)
-        self.labels.append(label)
-        self.places.append(place(row))
 
     def _check_another(self, label: Label, where: str, most: int) -> None:
         """Refuse a label that is one too many."""
@@ -80,7 +78,6 @@ _NUMBERS = (
     "Use --multiclass if the numbers are classes, or --loss squared_error if they are to be "
     "predicted as numbers."
 )
-
 
 QUANTITY = "numbers rather than classes, which --loss squared_error predicts"
 

@@ -28,7 +28,7 @@ from streamtron.data import readers
 from streamtron.data.blocks import cut_blocks
 from streamtron.data.cache import Cache, drop_earlier, path_of
 from streamtron.data.discover import ShardFile
-from streamtron.data.flat_file import CachedShard, FlatWriter
+from streamtron.data.flat_file import FlatWriter, PreparedFile
 from streamtron.data.labels import LabelTable
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import PATIENCE, raise_if_cancelled, start, work_for
@@ -91,7 +91,7 @@ class Prepared(NamedTuple):
     was there; or why it is left out. ``notes`` : what is odd about it."""
 
     shard: ShardFile
-    file: CachedShard | None
+    file: PreparedFile | None
     bytes: int = 0
     nonzeros: int = 0
     reason: str = ""
@@ -132,10 +132,9 @@ def _made(task: PrepareTask, progress: Progress) -> Prepared:
         progress.add(shard.size - done, 0, 0)
         # without the name of the shard, which may have another one when the file is opened
         places = [place.removeprefix(f"{shard.name}, ") for place in table.places]
-        contents = writer.finish(path, table.labels, places, facts)
-    drop_earlier(path)
-    read, notes = (shard.bytes_to_read, contents.nonzeros), tuple(sorted(reader.notes))
-    return Prepared(shard, CachedShard(path, shard.name, contents), *read, notes=notes)
+        file = writer.finish(path, table.labels, places, facts)
+    notes = tuple(sorted(reader.notes))
+    return Prepared(shard, file, shard.bytes_to_read, file.nonzeros, notes=notes)
 
 
 def _check_room(task: PrepareTask, ratio: float) -> None:
@@ -192,10 +191,9 @@ def prepare(
     """Prepare the shards that are not prepared yet, side by side, and return all in their order.
     DataError: a shard that its reader refuses, unless it is to be skipped."""
     cache, skip = Cache(how.directory, reading), how.on_bad_shard == "skip"
-    known = [cache.find(shard) for shard in shards]
-    new = [shard for shard, file in zip(shards, known, strict=True) if file is None]
-    unread = sum(shard.size for shard in new)
-    at_once = max(1, min(how.threads, len(new)))
+    there = {shard: Prepared(shard, file) for shard in shards if (file := cache.find(shard))}
+    new = [shard for shard in shards if shard not in there]
+    unread, at_once = sum(shard.size for shard in new), max(1, min(how.threads, len(new)))
     if reading.transformer is not None and how.executor is None:
         at_once = 1  # processes share the work on each
     # a label too many among shards is no reason to skip one of them
@@ -213,11 +211,10 @@ def prepare(
             _log.warning("%s", note)
         if prepared.file is None:
             _log.warning("%s The shard is left out.", prepared.reason)
-    following = iter(made)
-    return [
-        next(following) if file is None else Prepared(shard, file)
-        for shard, file in zip(shards, known, strict=True)
-    ]
+    there |= zip(new, made, strict=True)
+    if new:
+        drop_earlier(cache.directory, [shard.file.path for shard in there.values() if shard.file])
+    return [there[shard] for shard in shards]
 
 
 def _on_threads(tasks: Sequence[PrepareTask], how: Preparing, number: int) -> list[Prepared]:

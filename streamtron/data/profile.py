@@ -59,15 +59,14 @@ class ColumnProfile:
     @property
     def distinct(self) -> int | None:
         """The number of distinct values; None beyond MOST_DISTINCT, and of lists and the like."""
-        few = len(self._distinct) <= MOST_DISTINCT and not pa.types.is_nested(self.type)
+        few = len(self._distinct) <= MOST_DISTINCT and not types.is_nested(self.type)
         return len(self._distinct) if few else None
 
     @property
     def is_quantity(self) -> bool:
         """Whether it holds too many numbers for classes, or some that are not whole."""
-        if not (is_number(self.type) or pa.types.is_decimal(self.type)):
-            return False
-        return self.distinct is None or are_quantity(self._distinct)
+        are_numbers = is_number(self.type) or types.is_decimal(self.type)
+        return are_numbers and (self.distinct is None or are_quantity(self._distinct))
 
     def add(self, array: pa.Array) -> None:
         """Look at some rows more."""

@@ -121,11 +121,9 @@ class ReaderConfig:
         return {name: list(x) if isinstance(x, tuple) else x for name, x in said.items()}
 
     @classmethod
-    def from_contract(
-        cls, contract: Mapping[str, Any], packed: bytes | None = None
-    ) -> ReaderConfig:
-        """Make the reading of a contract; what is absent there has its default. ``packed`` : the
-        bytes of its transformer."""
+    def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
+        """Make the reading of a contract, without a transformer; what is absent there has its
+        default."""
         values: dict[str, Any] = {"hash_seed": 0, "asked": True}
         for name in filter(contract.__contains__, _CONTRACT):
             value = contract[name]
@@ -141,10 +139,6 @@ class ReaderConfig:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
             fields["names"] = Hashing(values["hash_bits"], values["hash_seed"])
-        if values.get("transformer") is not None:
-            from streamtron.data.transform import Transformer
-
-            fields["transformer"] = Transformer.from_contract(values["transformer"], packed or b"")
         return cls(**fields)
 
     @property
@@ -186,7 +180,6 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
-    "transformer": (None, lambda x: x is None or isinstance(x, dict)),
     "null_values": ("null_values", _are_names),
     "null_labels": ("null_labels", lambda x: x in ("refused", "left_out")),
     "share": ("share", lambda x: isinstance(x, list) and [*map(type, x)] == [float, float]),

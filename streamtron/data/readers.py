@@ -38,16 +38,18 @@ def open_reader(
     return reader
 
 
-def table_reader(shard: ShardFile, reading: ReaderConfig, threads: int = 1) -> TableReader:
+def table_reader(
+    shard: ShardFile,
+    reading: ReaderConfig,
+    threads: int = 1,
+    refusal: str = "has column numbers and no names. Leave --columns, --text and --transformer out",
+) -> TableReader:
     """Open a shard that is a table; a SettingsError for text without names of columns."""
     from streamtron.data.formats.tables import TableReader
 
     reader = open_reader(shard, reading, threads)
     if not isinstance(reader, TableReader):
-        raise SettingsError(
-            f"{shard.name}: {shard.format} text has column numbers and no names. Leave --columns, "
-            "--text and --transformer out."
-        )
+        raise SettingsError(f"{shard.name}: {shard.format} text {refusal}.")
     return reader
 
 
@@ -112,7 +114,9 @@ def rows_with(
     """
     check_unchanged(shard)
     places, equal_to = [np.zeros(0, np.int64)], np.arange(len(values))
-    for array in open_reader(shard, ReaderConfig()).column(column):
+    refusal = f"has no column {column!r} to look in. Name the rows with --rows FILE"
+    for batch in table_reader(shard, ReaderConfig(), refusal=refusal).rows([column]):
+        array = batch.column(0)
         cells = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         try:
             typed = pa.array(values, pa.string()).cast(cells.type)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Codes, Label, without_label
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions, in_share
@@ -157,14 +157,6 @@ class FileReader(ABC):
     def unused(self) -> dict[str, str]:
         """Return the columns of a table that this config leaves aside, and their types."""
         return {}
-
-    def column(self, name: str) -> Iterator[Any]:
-        """Yield one column of a table as Arrow arrays, whatever it holds, in the order of the
-        rows."""
-        raise SettingsError(
-            f"{self.name}: libsvm text has no column {name!r} to look in. Name the rows with "
-            "--rows FILE."
-        )
 
     def note_end(self, how: str) -> None:
         """Note that the file ends as one that was cut off may end."""

@@ -9,16 +9,17 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile
-from streamtron.data.column_specs import Spec, specs_of
 from streamtron.data.deletions import in_share
+from streamtron.data.formats.layouts import Spot, decoded, is_list, is_number, is_string, plain
 from streamtron.data.packed import load_transformer, loaded, pack
 from streamtron.data.prefetch import prefetch
 from streamtron.data.readers import first_rows, table_reader
@@ -35,8 +36,7 @@ from streamtron.data.transform import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from streamtron.data.transformers import Spec
 
 ENOUGH = 1_000
 """Rows of the sample that are transformed to see how many features there are."""
@@ -63,6 +63,8 @@ def with_transformer(
     shards, and the bytes that were read for it. What was fitted last is remembered."""
     if not has_transformer(settings) or reading.transformer is not None:
         return reading, 0
+    from streamtron.data.transformers import specs_of
+
     estimator = settings.transformer
     if isinstance(estimator, str):
         estimator = load_transformer(estimator)
@@ -110,13 +112,14 @@ def _fitted(
         except DataError:
             if not skips or shard is shards[-1]:
                 raise
-    sample = _Sample(shards, replace(reading, transformer=Transformer(b"", inputs)), label, skips)
+    transformer = Transformer(b"", inputs)
+    sample = partial(_sample, shards, replace(reading, transformer=transformer), label, skips)
     try:
         check_is_fitted(estimator)
-        frame, _, read = sample.frame(ENOUGH)
+        frame, _, read = sample(ENOUGH)
     except NotFittedError:
         estimator = clone(estimator)
-        frame, labels, read = sample.frame(rows)
+        frame, labels, read = sample(rows)
         with refusing(shards[0].name, f"cannot be fitted on the first {len(frame):,} rows"):
             estimator.fit(frame, labels)
     with refusing(shards[0].name, "makes no matrix of the first rows"):
@@ -127,89 +130,71 @@ def _fitted(
 def first_rows_of(shards: Sequence[ShardFile], reading: ReaderConfig, most: int) -> pa.Table | None:
     """Return the columns that the transformer of a reading takes in the first rows; None where
     there are none."""
-    import pyarrow as pa
-
-    assert reading.transformer is not None
-    names = [*reading.transformer.columns]
-    numbers = [name for name, kind in reading.transformer.inputs if kind == "number"]
-    parts = (table_reader(shard, reading).rows(names, numbers) for shard in shards)
+    parts = (_columns_of(shard, reading, []) for shard in shards)
     batches = [*first_rows(chain.from_iterable(parts), most)]
     return pa.Table.from_batches(batches) if batches else None
 
 
-class _Sample(NamedTuple):
-    """The first rows of shards with a label, as a transformer takes them."""
+def _columns_of(
+    shard: ShardFile, reading: ReaderConfig, more: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns that the transformer of a reading takes, and some more."""
+    assert reading.transformer is not None
+    names = list(dict.fromkeys((*reading.transformer.columns, *more)))
+    numbers = [name for name, kind in reading.transformer.inputs if kind == "number"]
+    return table_reader(shard, reading).rows(names, numbers)
 
-    shards: Sequence[ShardFile]
-    reading: ReaderConfig
-    label: str | None
-    skips: bool
 
-    def frame(self, most: float) -> tuple[Any, Any, int]:
-        """Return the rows; their labels, None where there are none or several a row; and the bytes
-        of both."""
-        import pyarrow as pa
+def _sample(
+    shards: Sequence[ShardFile], reading: ReaderConfig, label: str | None, skips: bool, most: float
+) -> tuple[Any, Any, int]:
+    """Return the first rows with a label, as a transformer takes them; their labels, None where
+    there are none or several a row; and the bytes of both. ``skips`` : leave out shards that are
+    refused."""
+    assert reading.transformer is not None
+    inputs, batches = reading.transformer.inputs, list[pa.RecordBatch]()
+    for shard in shards:
+        kept = list[pa.RecordBatch]()
+        try:
+            for rows in first_rows(_labelled(shard, reading, label), most):
+                if skips:
+                    frame_of(rows, inputs, Spot(shard.name, "", 0))
+                kept.append(rows)
+        except DataError:
+            if not skips:
+                raise
+            continue
+        batches += kept
+        most -= sum(map(len, kept))
+        if most <= 0:
+            break
+    if not batches:
+        raise DataError("no rows, on which a transformer could be fitted.")
+    table = pa.Table.from_batches(batches).combine_chunks()
+    [batch] = table.to_batches(max_chunksize=len(table))
+    labels = None if label is None else _labels_of(batch.column(label))
+    return frame_of(batch, inputs, Spot(shards[0].name, "", 0)), labels, batch.nbytes
 
-        batches = [*self._first(most)]
-        rows = sum(map(len, batches))
-        if not rows:
-            raise DataError("no rows, on which a transformer could be fitted.")
-        table = pa.Table.from_batches(batches).combine_chunks()
-        [batch] = table.to_batches(max_chunksize=rows)
-        labels = None if self.label is None else _labels_of(batch.column(self.label))
-        return self._checked(batch, self.shards[0]), labels, batch.nbytes
 
-    def _first(self, most: float) -> Iterator[pa.RecordBatch]:
-        """Yield the first rows; nothing of a shard that is skipped."""
-        for shard in self.shards:
-            batches = first_rows(self._rows(shard), most)
-            try:
-                for batch in [*batches] if self.skips else batches:
-                    yield batch
-                    most -= len(batch)
-            except DataError:
-                if not self.skips:
-                    raise
-            if most <= 0:
-                return
-
-    def _rows(self, shard: ShardFile) -> Iterator[pa.RecordBatch]:
-        names, start = [*self._transformer.columns], 0
-        names += [self.label] if self.label is not None and self.label not in names else []
-        numbers = {name for name, kind in self._transformer.inputs if kind == "number"}
-        reader = table_reader(shard, self.reading)
-        with closing(prefetch(partial(reader.rows, names, numbers))) as parts:
-            for batch in parts:
-                places = np.arange(start, start := start + len(batch))
-                kept = in_share(shard.name, places, self.reading.share)
-                if shard.without is not None:
-                    kept &= ~np.isin(places, shard.without.rows)
-                if self.label is not None:
-                    kept &= np.asarray(batch.column(self.label).is_valid())
-                rows = batch.filter(kept)
-                if self.skips:
-                    self._checked(rows, shard)
-                if len(rows):
-                    yield rows
-
-    @property
-    def _transformer(self) -> Transformer:
-        assert self.reading.transformer is not None
-        return self.reading.transformer
-
-    def _checked(self, rows: pa.RecordBatch, shard: ShardFile) -> Any:
-        """Return rows as a transformer takes them. DataError: it takes none such."""
-        from streamtron.data.formats.layouts import Spot
-
-        return frame_of(rows, self._transformer.inputs, Spot(shard.name, "", 0))
+def _labelled(
+    shard: ShardFile, reading: ReaderConfig, label: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a shard that are read and have a label."""
+    columns, start = partial(_columns_of, shard, reading, [] if label is None else [label]), 0
+    with closing(prefetch(columns)) as parts:
+        for batch in parts:
+            places = np.arange(start, start := start + len(batch))
+            kept = in_share(shard.name, places, reading.share)
+            if shard.without is not None:
+                kept &= ~np.isin(places, shard.without.rows)
+            if label is not None:
+                kept &= np.asarray(batch.column(label).is_valid())
+            if kept.any():
+                yield batch.filter(kept)
 
 
 def _labels_of(array: pa.Array) -> Any:
     """Return labels as scikit-learn takes them; None where a row may have several."""
-    import pyarrow as pa
-
-    from streamtron.data.formats.layouts import decoded
-
     array = decoded(array)
     if pa.types.is_nested(array.type):
         return None
@@ -224,8 +209,6 @@ def _inputs_of(
     """Return the columns that a transformer takes, all where it does not name them, with the kinds
     of their types; ``text`` : the one of a transformer of texts."""
     if takes_texts(estimator):
-        from streamtron.data.formats.layouts import is_string, plain
-
         texts = [f.name for f in schema if is_string(plain(f.type)) and f.name not in beside]
         texts = texts if text is None else [text]
         if len(texts) != 1:
@@ -261,10 +244,6 @@ def named_columns(estimator: Any) -> list[str] | None:
 
 def kind_of(field: Any, is_text: bool = False) -> str:
     """Return the kind of a column by its type. DataError: no transformer takes it."""
-    import pyarrow as pa
-
-    from streamtron.data.formats.layouts import is_list, is_number, is_string, plain
-
     type_, types = plain(field.type), pa.types
     if is_number(type_) or types.is_boolean(type_) or types.is_decimal(type_):
         return "number"

@@ -141,7 +141,11 @@ def _connected(root: str, options: str) -> tuple[fs.FileSystem, str]:
 def stamp(path: str, name: str | None = None) -> Stamp:
     """Return size and time of a file; ``name`` is what messages call a local file."""
     if is_uri(path):
-        return stamp_of(place(path))
+        target = place(path)
+        if (there := (files_at(target) or {}).get("")) is None:
+            with store_errors(target.uri):
+                raise FileNotFoundError
+        return there
     with reading_from(name or path):
         status = os.stat(path)
     if not stat.S_ISREG(status.st_mode):
@@ -150,28 +154,24 @@ def stamp(path: str, name: str | None = None) -> Stamp:
     return Stamp(status.st_size, status.st_mtime_ns)
 
 
-def stamp_of(target: Place, info: fs.FileInfo | None = None) -> Stamp:
-    """Return the stamp of a store's file; a listing gave ``info``."""
+def files_at(target: Place) -> dict[str, Stamp] | None:
+    """Return the stamps of the files at a key, by their paths relative to it: of a key that is a
+    file "", of a directory (other keys begin with it) those of all below; None: it is absent."""
+    start, files = len(target.path.rstrip("/")) + 1, dict[str, fs.FileInfo]()
     with store_errors(target.uri):
-        info = info or target.filesystem.get_file_info(target.path)
-        if not info.is_file:
-            raise FileNotFoundError
-    return Stamp(int(info.size), (info.mtime_ns or 0) // 10**9 * 10**9)
-
-
-def file_info(target: Place) -> fs.FileInfo:
-    """Tell whether a key is a file, a directory (other keys begin with it) or absent."""
-    with store_errors(target.uri):
-        return target.filesystem.get_file_info(target.path)
-
-
-def files_below(directory: Place) -> Iterator[tuple[str, fs.FileInfo]]:
-    """List all files below a directory with their relative paths, in no order."""
-    selector = fs.FileSelector(directory.path, recursive=True, allow_not_found=True)
-    with store_errors(directory.uri):
-        infos = directory.filesystem.get_file_info(selector)
-    above = len(directory.path.rstrip("/")) + 1
-    return ((info.path[above:], info) for info in infos if info.is_file)
+        info = target.filesystem.get_file_info(target.path)
+        if info.type == fs.FileType.NotFound:
+            return None
+        if info.is_file:
+            files[""] = info
+        else:
+            below = fs.FileSelector(target.path, recursive=True, allow_not_found=True)
+            infos = target.filesystem.get_file_info(below)
+            files |= {info.path[start:]: info for info in infos if info.is_file}
+    return {
+        name: Stamp(int(info.size), (info.mtime_ns or 0) // 10**9 * 10**9)
+        for name, info in files.items()
+    }
 
 
 def blocks(path: str, name: str, size: int = READ_BYTES) -> Iterator[bytes]:

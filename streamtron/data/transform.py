@@ -16,22 +16,24 @@ from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 from scipy import sparse
 
 from streamtron.core.errors import DataError, MachineError
 from streamtron.core.text import reason_of, some
-from streamtron.data.column_specs import KINDS
+from streamtron.data.formats.layouts import Spot, decoded, without_views
 from streamtron.data.packed import loaded
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+Kind = Literal["number", "category", "date", "list", "text"]
+"""The kinds of columns that ``--columns`` names."""
 
-    from streamtron.data.formats.layouts import Spot
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Inputs = tuple[tuple[str, str], ...]
 """Name and kind of each column of a table that a transformer takes."""
@@ -80,15 +82,10 @@ class Transformer:
         """Return the names of the columns that it takes."""
         return tuple(name for name, _ in self.inputs)
 
-    @cached_property
-    def kinds(self) -> dict[str, str]:
-        """Return the kind of each column that it takes."""
-        return dict(self.inputs)
-
     @property
     def takes_documents(self) -> bool:
         """Return whether it takes a list of texts, and no table."""
-        return len(self.inputs) == 1 and self.inputs[0][1] == DOCUMENTS
+        return _are_documents(self.inputs)
 
     @cached_property
     def names(self) -> tuple[str | None, ...]:
@@ -108,19 +105,13 @@ class Transformer:
     def made(self, batch: pa.RecordBatch, spot: Spot) -> Made:
         """Return the features of the rows of a table. DataError: a cell of another kind, or rows
         that the transformer refuses."""
-        frame = frame_of(batch, self.inputs, spot)
-        return Made(self._transformed(frame, spot), unknown_in(self.estimator, frame))
-
-    def _transformed(self, frame: Any, spot: Spot) -> sparse.csr_array:
-        estimator, rows = self.estimator, len(frame)
-        with refusing(f"{spot.row(0)} and after", "refuses the rows"):
-            made = matrix_of(estimator.transform(frame))
-        if made.shape != (rows, self.width):
-            raise DataError(
-                f"{spot.row(0)} and after: the transformer makes a matrix of shape {made.shape}, "
-                f"expected ({rows}, {self.width})."
-            )
-        return made
+        frame, where = frame_of(batch, self.inputs, spot), f"{spot.row(0)} and after"
+        with refusing(where, "refuses the rows"):
+            made = matrix_of(self.estimator.transform(frame))
+        if made.shape != (expected := (len(frame), self.width)):
+            what = f"the transformer makes a matrix of shape {made.shape}, expected {expected}."
+            raise DataError(f"{where}: {what}")
+        return Made(made, _unknown_in(self.estimator, frame))
 
     def to_contract(self) -> dict[str, Any]:
         """Return what a model keeps of it beside its bytes, as JSON values."""
@@ -183,14 +174,24 @@ def frame_of(batch: pa.RecordBatch, inputs: Inputs, spot: Spot) -> Any:
     float64, text as objects, datetime64[us], and lists; NaN and NaT where there is none, in texts
     ''."""
     there = {*batch.schema.names}
-    cells = {
-        name: _CELLS[kind](_column(batch, name), name, spot)
-        for name, kind in inputs
-        if name in there
-    }
-    if missing := [name for name, _ in inputs if name not in cells]:
+    if missing := [name for name, _ in inputs if name not in there]:
         raise DataError(f"{spot.name}: no column {some(missing)}, which the transformer takes.")
-    if len(inputs) == 1 and inputs[0][1] == DOCUMENTS:
+    cells = dict[str, NDArray[Any]]()
+    for name, kind in inputs:
+        array = decoded(batch.column(name))
+        try:
+            cells[name] = _cells(array, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            reason, read = reason_of(error), kind if kind in ("number", "date") else "text"
+            raise DataError(
+                f"{spot.row(0)} and after: column {name!r} is {array.type}, and is read as a "
+                f"{read} ({reason:.200}). Write it as in the rows that the model was fitted on, or "
+                "give it another kind."
+            ) from error
+        if kind == "number" and (large := np.abs(cells[name]) > _LARGEST).any():
+            value = cells[name][at := int(np.argmax(large))]
+            spot.refuse(at, f"value {value:g} in column {name!r} is beyond float32. Rescale it.")
+    if _are_documents(inputs):
         return cells[inputs[0][0]]
     from pandas import DataFrame, Series
 
@@ -198,13 +199,13 @@ def frame_of(batch: pa.RecordBatch, inputs: Inputs, spot: Spot) -> Any:
     return DataFrame({name: Series(x, dtype=x.dtype) for name, x in cells.items()}, copy=False)
 
 
+def _are_documents(inputs: Inputs) -> bool:
+    return len(inputs) == 1 and inputs[0][1] == DOCUMENTS
+
+
 def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
     """Return sequences, or columns of a data frame, as Arrow. DataError: values of several
     kinds."""
-    import pyarrow as pa
-
-    from streamtron.data.formats.layouts import without_views
-
     arrays = []
     for name, values in columns.items():
         values = values.to_arrow() if hasattr(values, "to_arrow") else values
@@ -218,77 +219,24 @@ def batch_of(columns: Mapping[str, Any]) -> pa.RecordBatch:
     return without_views(pa.RecordBatch.from_arrays(arrays, [*columns]))
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    from streamtron.data.formats.layouts import decoded
-
-    array = decoded(batch.column(name))
-    return array.combine_chunks() if hasattr(array, "combine_chunks") else array
-
-
-def _cast(array: pa.Array, type_: pa.DataType, name: str, kind: str, spot: Spot) -> pa.Array:
-    import pyarrow as pa
-
-    try:
-        return array.cast(type_)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        reason = reason_of(error)
-        raise DataError(
-            f"{spot.row(0)} and after: column {name!r} is {array.type}, and is read as a {kind} "
-            f"({reason:.200}). Write it as in the rows that the model was fitted on, or give it "
-            "another kind."
-        ) from error
-
-
-def _numbers(array: pa.Array, name: str, spot: Spot) -> NDArray[np.float64]:
-    import pyarrow as pa
-
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.uint8())
-    wide = _cast(array, pa.float64(), name, "number", spot)
-    numbers: NDArray[np.float64] = wide.to_numpy(zero_copy_only=False)
-    if (large := np.abs(numbers) > _LARGEST).any():
-        at = int(np.argmax(large))
-        spot.refuse(at, f"value {numbers[at]:g} in column {name!r} is beyond float32. Rescale it.")
-    return numbers
-
-
-def _strings(array: pa.Array, name: str, spot: Spot, missing: Any = np.nan) -> NDArray[np.object_]:
-    """Return text; equal strings are one object, for there are few different ones."""
-    import pyarrow as pa
-
-    encoded = _cast(array, pa.large_string(), name, "text", spot).dictionary_encode()
+def _cells(array: pa.Array, kind: str) -> NDArray[Any]:
+    """Return a column as a transformer takes it, see ``frame_of``."""
+    if kind == "number":
+        numbers = array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array
+        return np.asarray(numbers.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    if kind == "date":
+        has_zone = pa.types.is_timestamp(array.type) and array.type.tz
+        dates = pc.local_timestamp(array) if has_zone else array
+        return np.asarray(dates.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False))
+    if kind == "list":
+        cells = np.empty(len(array), object)
+        cells[:] = [[] if cell is None else cell for cell in array.to_pylist()]
+        return cells
+    encoded = array.cast(pa.large_string()).dictionary_encode()
+    missing = np.nan if kind == "category" else ""
     values = np.array([*encoded.dictionary.to_pylist(), missing], dtype=object)
-    codes: NDArray[Any] = encoded.indices.fill_null(len(values) - 1).to_numpy()
-    return np.asarray(values[codes])
-
-
-def _texts(array: pa.Array, name: str, spot: Spot) -> NDArray[np.object_]:
-    return _strings(array, name, spot, missing="")
-
-
-def _dates(array: pa.Array, name: str, spot: Spot) -> NDArray[np.datetime64]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_timestamp(array.type) and array.type.tz:
-        array = pc.local_timestamp(array)
-    return np.asarray(_cast(array, pa.timestamp("us"), name, "date", spot).to_numpy(False))
-
-
-def _lists(array: pa.Array, name: str, spot: Spot) -> NDArray[np.object_]:
-    cells = np.empty(len(array), object)
-    cells[:] = [[] if cell is None else cell for cell in array.to_pylist()]
-    return cells
-
-
-_CELLS: dict[str, Callable[[Any, str, Any], NDArray[Any]]] = {
-    "number": _numbers,
-    "category": _strings,
-    "date": _dates,
-    "list": _lists,
-    "text": _texts,
-    DOCUMENTS: _texts,
-}
+    codes = encoded.indices.fill_null(len(values) - 1).to_numpy()
+    return np.asarray(values[codes])  # equal texts are one object, for few are different
 
 
 # -- what scikit-learn's object says of itself ---------------------------------------------------
@@ -323,15 +271,11 @@ def takes_texts(estimator: Any) -> bool:
 
 
 def _columns_of(part: Any, columns: Sequence[str]) -> list[str]:
-    """Return the names of the columns of a part."""
+    """Return the names of the columns of a part, which are names or places."""
     if isinstance(part, str):
         return [part]
-    names = np.array(columns, dtype=object)[part] if len(part) and _are_places(part) else part
-    return [str(name) for name in names]
-
-
-def _are_places(part: Any) -> bool:
-    return isinstance(part, slice) or not isinstance(part[0], str)
+    by_name = not isinstance(part, slice) and (not len(part) or isinstance(part[0], str))
+    return [str(name) for name in (part if by_name else np.array(columns, dtype=object)[part])]
 
 
 def _names(estimator: Any) -> list[str | None]:
@@ -352,19 +296,17 @@ def _names(estimator: Any) -> list[str | None]:
 
 def _sources(estimator: Any, columns: Sequence[str], names: Sequence[str | None]) -> Iterator[str]:
     if not hasattr(estimator, "transformers_"):
-        features = ((name or "").rpartition("__")[2] for name in names)
-        yield from (_source(feature, {*columns}, "all columns") for feature in features)
+        for name in names:
+            yield _source((name or "").rpartition("__")[2], columns, "all columns")
         return
-    for name, _, of in parts_of(estimator):
-        place, known = estimator.output_indices_[name], _columns_of(of, columns)
-        if len(known) == 1:
-            yield from known * (place.stop - place.start)
-            continue
-        for feature in names[place]:
-            yield _source((feature or "").removeprefix(f"{name}__"), {*known}, name)
+    for part, _, of in parts_of(estimator):
+        place, known = estimator.output_indices_[part], _columns_of(of, columns)
+        for name in names[place]:
+            feature = (name or "").removeprefix(f"{part}__")
+            yield known[0] if len(known) == 1 else _source(feature, known, part)
 
 
-def _source(feature: str, columns: set[str], otherwise: str) -> str:
+def _source(feature: str, columns: Sequence[str], otherwise: str) -> str:
     """Return the longest name of a column with which the name of a feature begins."""
     feature = feature.removeprefix("missingindicator_")
     while feature and feature not in columns:
@@ -372,7 +314,7 @@ def _source(feature: str, columns: set[str], otherwise: str) -> str:
     return feature or otherwise
 
 
-def unknown_in(estimator: Any, frame: Any) -> dict[str, NDArray[np.bool_]]:
+def _unknown_in(estimator: Any, frame: Any) -> dict[str, NDArray[np.bool_]]:
     """Return which rows have categories that a OneHotEncoder of a ColumnTransformer was not fitted
     on, by column, where there are any."""
     unknown = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted, validate_data
 
-from streamtron.data.column_specs import Spec
+from streamtron.core.errors import SettingsError
+from streamtron.data.transform import KINDS, Kind
 
 _DAY = 86_400.0
 
@@ -187,6 +188,47 @@ def _tags(cell: Any) -> set[str]:
         raise TypeError(f"argument must be a list, a string or a number, not {cell!r:.60}")
     is_list = isinstance(cell, Iterable)
     return {str(tag) for tag in cell if tag is not None} if is_list else {str(cell)}
+
+
+class Spec(NamedTuple):
+    """A column and its kind; ``hashed`` : of a category or a text, no names are kept."""
+
+    name: str
+    kind: Kind
+    hashed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.kind}{':hash' * self.hashed}"
+
+
+def parse_spec(words: str) -> Spec:
+    """Parse ``NAME:KIND`` or ``NAME:KIND:hash``. SettingsError: it is none.
+
+    Examples
+    --------
+    >>> parse_spec("note:text:hash")
+    Spec(name='note', kind='text', hashed=True)
+    """
+    named = words.removesuffix(":hash")
+    name, _, kind = named.rpartition(":")
+    hashed = named != words
+    if not name or kind not in KINDS or (hashed and kind not in ("category", "text")):
+        raise SettingsError(
+            f"columns: {words!r:.80}: expected NAME:KIND, where KIND is {', '.join(KINDS)}, "
+            "category:hash or text:hash."
+        )
+    return Spec(name, kind, hashed)
+
+
+def specs_of(columns: Iterable[str] | None, text: str | None) -> list[Spec]:
+    """Return the columns that settings name, each once; [] where they name none."""
+    name = None if text is None else text.removesuffix(":hash")
+    specs = [] if name is None else [Spec(name, "text", name != text)]
+    specs += map(parse_spec, columns or ())
+    times = Counter(spec.name for spec in specs)
+    if twice := [name for name in times if times[name] > 1]:
+        raise SettingsError(f"columns: {twice[0]!r:.60} twice. Name each column once.")
+    return specs
 
 
 def column_transformer(specs: Sequence[Spec]) -> ColumnTransformer:

@@ -173,9 +173,8 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
 def reading_from_model(model: LinearModel) -> ReaderConfig:
     """Return how a model's shards are read: by its reader's contract, never by detection."""
     text = model.reading.get("layout", "tables") is None
-    contract = {**model.reading, "numbers": model.regression}
-    packed = None if model.transformer is None else model.transformer.packed
-    return replace(ReaderConfig.from_contract(contract, packed), of_text=text)
+    reading = ReaderConfig.from_contract({**model.reading, "numbers": model.regression})
+    return replace(reading, of_text=text, transformer=model.transformer)
 
 
 def reading_to_score(

@@ -17,8 +17,12 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import write_atomically
 from streamtron.data import find_shards
-from streamtron.data.writers.predictions import Predictions, TextForm, text_predictions
-from streamtron.data.writers.tables import parquet_predictions
+from streamtron.data.writers.tables import (
+    Predictions,
+    TextForm,
+    parquet_predictions,
+    text_predictions,
+)
 from streamtron.model.calibration import probabilities_of
 from streamtron.model.certainty import certain as certain_rows
 from streamtron.model.certainty import probability_bounds

@@ -31,7 +31,7 @@ class Range(NamedTuple):
 
 
 Given = str | float | Iterable[float] | Iterable[str] | Range
-Values = tuple[float, ...] | tuple[str, ...] | Range
+Values = tuple[float | str, ...] | Range
 
 
 def values_of(name: str, given: Given) -> Values:
@@ -50,7 +50,7 @@ def values_of(name: str, given: Given) -> Values:
     if not values:
         raise SettingsError(f"{name} is an empty list: expected {_expected(name)}.")
     if not isinstance(values, Range):
-        return tuple(dict.fromkeys(values))  # type: ignore[return-value]
+        return tuple(dict.fromkeys(values))
     if name in ("rho", "l1_ratio"):
         raise SettingsError(
             f"{name} is the range {values}: it is drawn from a list. Give one, as in 0,1."

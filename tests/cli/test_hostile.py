@@ -21,7 +21,7 @@ from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.rows import Facts
 from streamtron.core.sealed import canonical, sealed_bytes
 from streamtron.data import Dataset, ReaderConfig
-from streamtron.data.flat_file import _END, _TAIL, Entry, read_contents
+from streamtron.data.flat_file import _END, _TAIL, Entry, read_prepared
 from streamtron.model.import_model import load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
@@ -207,7 +207,7 @@ def test_a_prepared_file_with_a_hostile_footer_is_refused_and_made_anew(prepared
     write_flat(prepared, segments, fields)
     assert prepared.read_bytes() == good, "the frame itself is as we write it"
     write_flat(prepared, segments, FOOTERS[footer](fields))
-    assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
+    assert str(prepared) in refused(lambda: read_prepared(str(prepared)), FileDamaged)
     with opened(place) as data:
         assert [bits(chunk) for chunk in data.chunks()] == wanted
     assert prepared.read_bytes() == good
@@ -217,7 +217,7 @@ def test_a_prepared_file_with_a_hostile_footer_is_refused_and_made_anew(prepared
 def test_a_prepared_file_whose_tail_lies_about_the_footer_is_refused(prepared, length):
     raw = prepared.read_bytes()
     prepared.write_bytes(raw[: -_TAIL.size] + _TAIL.pack(length, 0, _END))
-    assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
+    assert str(prepared) in refused(lambda: read_prepared(str(prepared)), FileDamaged)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_rows_alike_are_no_more_than_their_bytes_can_tell(prepared, columns, len
     entry = Entry(0, rows, nonzeros, [0, 0, 0, 0, 0, columns, rows], 2, 1, 0)
     segments = bytes(entry.bytes + 12 * columns)
     write_forged(prepared, segments, footer | {"columns": columns}, entry)
-    assert str(prepared) in refused(lambda: read_contents(str(prepared)), FileDamaged)
+    assert str(prepared) in refused(lambda: read_prepared(str(prepared)), FileDamaged)
 
 
 ARRAYS = "weights", "squares", "lengths", "label counts", "values", "columns", "codes"
@@ -268,7 +268,7 @@ def test_a_prepared_file_forged_down_to_its_checksums_leads_nowhere(prepared, wh
             array[index] = value
     assert start == len(body)
     write_forged(prepared, bytes(body), footer, entry)
-    assert read_contents(str(prepared)).rows == 9
+    assert read_prepared(str(prepared)).rows == 9
 
     def read() -> None:
         with opened(prepared.parents[1]) as data:

@@ -20,7 +20,7 @@ from streamtron.core.rows import freeze
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, MemoryData, ReaderConfig, dataset
 from streamtron.data.blocks import squares_of
-from streamtron.data.flat_file import ColumnNumbers, read_contents
+from streamtron.data.flat_file import ColumnNumbers, read_prepared
 from tests.helpers.examples import examples
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
@@ -269,7 +269,7 @@ def test_a_shard_of_more_columns_than_two_bytes_number_has_blocks_of_either_size
     write_shard(tmp_path / "a.svm", [("a", 1.0, row) for row in rows])
     with data_of(tmp_path, tmp_path / "_c") as data:
         [file] = (tmp_path / "_c").glob("*.cache")
-        sizes = [entry.column_bytes for entry in read_contents(str(file)).entries]
+        sizes = [entry.column_bytes for entry in read_prepared(str(file)).entries]
         assert {*sizes} == {2, 4}
         assert data.columns == width
         wanted = [("a", 1.0, {column: row[column] for column in sorted(row)}) for row in rows]

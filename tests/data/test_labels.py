@@ -14,7 +14,7 @@ from streamtron.core.config import REGRESSION, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Label
 from streamtron.data import ReaderConfig, RowBatch
-from streamtron.data.flat_file import read_contents
+from streamtron.data.flat_file import read_prepared
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
@@ -139,7 +139,7 @@ def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_a_byte_each_where_
     (tmp_path / "1.svm").write_text(as_text(rows[7:]))
     with small_blocks(), data_of(tmp_path, tmp_path / "_cache", SEVERAL) as source:
         chunks = [*source.chunks(), *source.chunks([[2], [1]])]
-    sizes = [read_contents(str(file)).bytes for file in (tmp_path / "_cache").glob("*.cache")]
+    sizes = [read_prepared(str(file)).bytes for file in (tmp_path / "_cache").glob("*.cache")]
     assert sum(sizes) == 12 * 4 + 18 + 12 * 2, "the numbers, codes and columns of rows of ones"
     assert [len(chunk) for chunk in chunks] == [5, 2, 5, 5, 2]
     for chunk in chunks:

@@ -24,7 +24,7 @@ from streamtron.data import (
 )
 from streamtron.data.deletions import Deletions
 from streamtron.data.formats.given import standing
-from streamtron.data.writers.predictions import TextForm, text_predictions
+from streamtron.data.writers.tables import TextForm, text_predictions
 from streamtron.runs.inspect import inspect
 from tests.helpers.layouts import write_table
 from tests.helpers.shard_rows import chunks_in, data_of, rows_in

@@ -23,7 +23,7 @@ from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.executor import serial
 from streamtron.data import cache_files, clear_cache, find_shards, flat_file, manifest
 from streamtron.data.blocks import Buffers
-from streamtron.data.flat_file import CachedShard, GroupReader, read_contents
+from streamtron.data.flat_file import GroupReader, read_prepared
 from streamtron.data.prepare import THREAD_NAME, Progress
 from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
@@ -171,14 +171,14 @@ def flip(path: Path, bit: int) -> None:
 
 def read_all(path: Path) -> list[Any]:
     """All blocks and the table of a prepared file that nobody makes again."""
-    shard = CachedShard(str(path), "a.svm", read_contents(str(path)))
+    shard = read_prepared(str(path))
     table = [column.tolist() for column in shard.table()]
     ranks, blocks = np.arange(len(table[0]), dtype=np.uint32), []
     ranks.setflags(write=False)
-    for number, entry in enumerate(shard.contents.entries):
+    for number, entry in enumerate(shard.entries):
         indices, values = np.empty(entry.nonzeros, np.uint32), np.empty(entry.nonzeros, np.float32)
         room = np.empty(entry.bytes, np.uint8)
-        codes = np.arange(-1, len(shard.contents.labels), dtype=np.int32)
+        codes = np.arange(-1, len(shard.labels), dtype=np.int32)
         slot = flat_file.Slot(shard, number, codes, ranks)
         batch = slot.read(indices, values, room, by_row=False)
         blocks.append([array.tolist() for array in (batch.indptr, indices, values, batch.codes)])
@@ -202,8 +202,8 @@ def test_any_byte_flipped_and_a_file_cut_off_anywhere_is_damaged(shards, cache):
 
 def second_block(cache: Path, rows: int = 9) -> tuple[Path, int]:
     """The file of the one shard that has so many rows, and where its second block begins."""
-    [path] = [f for f in flat_files(cache) if read_contents(str(f)).rows == rows]
-    return path, read_contents(str(path)).entries[1].offset
+    [path] = [f for f in flat_files(cache) if read_prepared(str(f)).rows == rows]
+    return path, read_prepared(str(path)).entries[1].offset
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -233,7 +233,7 @@ def test_a_later_run_makes_a_damaged_file_afresh(byte, shards, cache, opened, ca
     if byte == "of another shard":
         shutil.copy(next(other for other in flat_files(cache) if other != path), path)
     elif byte == "table":
-        last = read_contents(str(path)).entries[-1]
+        last = read_prepared(str(path)).entries[-1]
         flip(path, 8 * (last.offset + last.bytes))
         assert "table of columns: the checksum" in refused(lambda: read(shards, cache), FileDamaged)
     else:

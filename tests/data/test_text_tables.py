@@ -76,7 +76,7 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(rows):
         path.write_text(text.getvalue(), newline="", encoding="utf-8")
         texts = ReaderConfig(transformer=Transformer(b"", (("t", "text"),)), null_values=())
         reader = SmallBlocks(str(path), "a.csv", texts)
-        cells = [cell or "" for array in reader.column("t") for cell in array.to_pylist()]
+        cells = [row["t"] or "" for batch in reader.rows(["t"]) for row in batch.to_pylist()]
     assert cells == [cell for cell, _ in rows]
 
 

@@ -19,11 +19,16 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from skops.io import dumps
 
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.data.column_specs import parse_spec, specs_of
 from streamtron.data.formats.layouts import Spot
 from streamtron.data.packed import loaded, pack
 from streamtron.data.transform import Transformer, frame_of, matrix_of
-from streamtron.data.transformers import DateFeatures, TagFeatures, column_transformer
+from streamtron.data.transformers import (
+    DateFeatures,
+    TagFeatures,
+    column_transformer,
+    parse_spec,
+    specs_of,
+)
 
 HERE = Spot("a.parquet", "", 0)
 

@@ -180,12 +180,19 @@ class _Table(NamedTuple):
             self.refuse_absent(role, ", ".join(map(repr, usual)))
         return None
 
+    def refuse_role(self, role: Role, what: str) -> NoReturn:
+        """Refuse a table in which the column of a role has to be named; say how columns of any
+        kinds become features."""
+        ways = (
+            " Columns of any kinds become features by --columns auto, documents by --text NAME; "
+            f"streamtron inspect {self.name} says what each is good for."
+        )
+        advice = ways if role == "features" else ""
+        self.refuse(f"{what} with --{role} NAME {self.there}.{advice}")
+
     def refuse_absent(self, role: Role, usual: str) -> NoReturn:
         words = ROLES[role].words
-        self.refuse(
-            f"no column for the {words}, looked for {usual}. Name it with --{role} NAME "
-            f"{self.there}.{_advice(role, self.name)}"
-        )
+        self.refuse_role(role, f"no column for the {words}, looked for {usual}. Name it")
 
     def refuse_several(self, role: Role, columns: Sequence[str]) -> NoReturn:
         repeated = f"{len(columns)} columns {columns[0]!r}"
@@ -196,11 +203,8 @@ class _Table(NamedTuple):
         )
 
     def refuse_type(self, role: Role, field: pa.Field) -> NoReturn:
-        self.refuse(
-            f"column {field.name!r} of type {field.type} cannot be the {ROLES[role].words}, which "
-            f"are {ROLES[role].types}. Name another one with --{role} NAME {self.there}."
-            f"{_advice(role, self.name)}"
-        )
+        what = f"column {field.name!r} of type {field.type} cannot be the {ROLES[role].words}"
+        self.refuse_role(role, f"{what}, which are {ROLES[role].types}. Name another one")
 
     def features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the column of the features or, in the layout ``columns``, one a feature."""
@@ -320,16 +324,4 @@ class _Table(NamedTuple):
                     f"{times[name] or 'no'} columns {name!r}, which {by}: expected one, called "
                     f"exactly so {self.there}."
                 )
-        share = self.reading.share
-        unknown = None if share[1] < 1.0 else Counter[str]()  # rows held out are not spoken of
-        features = Columns(label, "transformed", names, None, weight, transformer, transformer.made)
-        return features._replace(unknown=unknown, share=share)
-
-
-def _advice(role: Role, name: str) -> str:
-    """Say how columns of any kinds become features."""
-    ways = (
-        " Columns of any kinds become features by --columns auto, documents by --text NAME; "
-        f"streamtron inspect {name} says what each is good for."
-    )
-    return ways if role == "features" else ""
+        return Columns(label, "transformed", names, None, weight, transformer)

@@ -6,7 +6,6 @@ A new layout is a function in ``LAYOUTS``; ``table_rows`` checks the columns for
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
@@ -14,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from scipy import sparse
 
 from streamtron.core.errors import DataError
-from streamtron.data.deletions import in_share
-from streamtron.data.reader_config import ALL, Layout
+from streamtron.data.reader_config import Layout
 from streamtron.data.row_batch import Offsets, beyond_float32, offsets_of, row_of
 
 if TYPE_CHECKING:
-    from streamtron.data.transform import Made, Transformer
+    from streamtron.data.transform import Transformer
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
@@ -96,12 +95,8 @@ class Columns(NamedTuple):
     weight: str | None = None
     transformer: Transformer | None = None
     """how columns become features, in the layout ``transformed``"""
-    made: Callable[[pa.RecordBatch, Spot], Made] | None = None
+    made: Callable[[pa.RecordBatch, Spot], sparse.csr_array] | None = None
     """makes them, in this process or in others"""
-    unknown: Counter[str] | None = None
-    """counts the rows with a category that the transformer does not know, by column"""
-    share: tuple[float, float] = ALL
-    """of the rows that are counted"""
     lengths: list[int] | None = None
     """takes the length of the first list of numbers in the file, in the layout ``dense``"""
 
@@ -173,19 +168,13 @@ def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
 def pairs(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Read a list of structs of a column and a value, or a map."""
     [column] = columns.features
-    no_nulls(batch.column(column), column, spot)
-    indptr, keys, values = pairs_of(batch.column(column), column, spot)
-    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
-
-
-def pairs_of(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Array, pa.Array]:
-    """Return offsets, keys and values of lists of pairs, or of maps; refuse a null in them."""
-    indptr, structs = items_of(array, column, spot)
+    array = batch.column(column)
+    indptr, structs = _items(array, column, spot)
     fields = None if pa.types.is_map(array.type) else pair_fields(structs.type)
     keys, values = (decoded(structs.field(k)) for k in fields or (0, 1))
     for items in (keys, values):
-        no_null_items(items, indptr, column, spot)
-    return indptr, keys, values
+        _no_null_items(items, indptr, column, spot)
+    return Entries(indptr, _keys(keys), float32(indptr, _numbers(values), spot))
 
 
 def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -193,9 +182,9 @@ def dense(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     [column] = columns.features
     indptr, items = _items(batch.column(column), column, spot)
     lengths = np.diff(indptr)
-    first_lengths = [] if columns.lengths is None else columns.lengths
-    first_lengths += [] if first_lengths else lengths[:1].tolist()
-    width = first_lengths[0] if first_lengths else 0
+    assert columns.lengths is not None
+    columns.lengths.extend(lengths[:1].tolist())
+    width = columns.lengths[0] if columns.lengths else 0
     if (odd := lengths != width).any():
         row = first(odd)
         what = f"{lengths[row]} numbers in column {column!r}, and in the rows before {width}"
@@ -226,11 +215,7 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
 def transformed(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Make rows of columns by a transformer; zeros are not stored."""
     assert columns.made is not None
-    made, unknown = columns.made(batch.select(columns.features), spot)
-    if columns.unknown is not None and unknown:
-        kept = in_share(spot.name, spot.rows_before + np.arange(len(batch)), columns.share)
-        counts = {name: int((rows & kept).sum()) for name, rows in unknown.items()}
-        columns.unknown.update({name: count for name, count in counts.items() if count})
+    made = columns.made(batch.select(columns.features), spot)
     made.data = float32(made.indptr, made.data, spot)
     made.eliminate_zeros()
     return Entries(made.indptr.astype(np.int64), made.indices, made.data)
@@ -264,7 +249,7 @@ def items_of(array: pa.Array, column: str, spot: Spot) -> tuple[Offsets, pa.Arra
     else:
         lengths = _numbers(pc.fill_null(pc.list_value_length(array), 0))
         offsets, items = offsets_of(lengths), decoded(array.flatten())
-    no_null_items(items, offsets, column, spot)
+    _no_null_items(items, offsets, column, spot)
     return offsets, items
 
 
@@ -313,7 +298,7 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
     return numbers
 
 
-def no_null_items(items: pa.Array, indptr: Offsets, column: str, spot: Spot) -> None:
+def _no_null_items(items: pa.Array, indptr: Offsets, column: str, spot: Spot) -> None:
     """Refuse the first null within the lists of a column."""
     if items.null_count:
         row = row_of(indptr, first(items.is_null()))

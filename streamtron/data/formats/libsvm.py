@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +70,7 @@ class LibsvmReader(FileReader):
         self.bytes_read = 0
         stream = TextStream(self.path, self.name)
         cuts = self._ended(stream.cuts(self.BATCH_BYTES, "libsvm text", LINE_SHARE))
-        parse = partial(self._parse, scratch=Scratch(_Buffers.for_text))
+        parse = partial(self._parse, scratch=Scratch(_arrays_for))
         with closing(in_order(parse, cuts, min(self._threads, MOST_PARSERS))) as parsed:
             for batch, self.bytes_read in parsed:
                 if batch.rows:
@@ -113,7 +113,7 @@ class LibsvmReader(FileReader):
                 self.note_end("the last line ends without a newline")
             yield cut
 
-    def _parse(self, cut: Cut, scratch: Scratch[_Buffers]) -> tuple[RowBatch, int]:
+    def _parse(self, cut: Cut, scratch: Scratch[text_kernels.Libsvm]) -> tuple[RowBatch, int]:
         """Parse whole lines; return the rows, and the stored bytes that were read for them."""
         reading, text, parsed = self.reading, cut.text, scratch.of(len(cut.text))
         weighted, several, targets = reading.weights_in_label, reading.multilabel, reading.numbers
@@ -123,7 +123,7 @@ class LibsvmReader(FileReader):
         numbers_alone = weighted or targets
         for are_names in (True,) if named else (False, True):
             options = first_column, optional, weighted, are_names
-            text_kernels.parse_libsvm(np.frombuffer(text, np.uint8), *options, *parsed)
+            text_kernels.parse_libsvm(np.frombuffer(text, np.uint8), *options, parsed)
             trouble, at = parsed.counts[[text_kernels.TROUBLE, text_kernels.PLACE]].tolist()
             if numbers_alone or trouble != text_kernels.BAD_LABEL or not is_name_at(text, at):
                 break  # else names of classes, as one must be taken for
@@ -165,32 +165,19 @@ class LibsvmReader(FileReader):
         return batch, cut.bytes_read
 
 
-class _Buffers(NamedTuple):
-    """The kernel's output arrays, named as its parameters."""
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.uint32]
-    values: NDArray[np.float32]
-    labels: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    lines: NDArray[np.int64]
-    deferred: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def for_text(cls, size: int) -> _Buffers:
-        """Make the arrays for a text of some bytes."""
-        rows, nonzeros = size // 2 + 1, size // 4 + 1
-        return cls(
-            np.empty(rows + 1, np.int64),
-            np.empty(nonzeros, np.uint32),
-            np.empty(nonzeros, np.float32),
-            np.empty(rows, np.float64),
-            np.empty(rows, np.float64),
-            np.empty(rows, np.int64),
-            np.empty((rows, 4), np.int64),
-            np.empty(6, np.int64),
-        )
+def _arrays_for(size: int) -> text_kernels.Libsvm:
+    """Return what the kernel fills in for a text of some bytes."""
+    rows, nonzeros = size // 2 + 1, size // 4 + 1
+    return text_kernels.Libsvm(
+        indptr=np.empty(rows + 1, np.int64),
+        indices=np.empty(nonzeros, np.uint32),
+        values=np.empty(nonzeros, np.float32),
+        labels=np.empty(rows),
+        weights=np.empty(rows),
+        lines=np.empty(rows, np.int64),
+        deferred=np.empty((rows, 4), np.int64),
+        counts=np.empty(6, np.int64),
+    )
 
 
 Refusal = tuple[int, str]
@@ -198,7 +185,7 @@ Refusal = tuple[int, str]
 
 
 def _numbers_by_float(
-    found: _Buffers, text: bytearray, deferred: NDArray[np.int64], targets: bool
+    found: text_kernels.Libsvm, text: bytearray, deferred: NDArray[np.int64], targets: bool
 ) -> Iterator[Refusal]:
     """Read the numbers that the kernel left by Python's float."""
     target: dict[Any, NDArray[Any]] = {
@@ -215,7 +202,7 @@ def _numbers_by_float(
             target[what][which] = number
 
 
-def _columns_sorted(found: _Buffers, rows: int) -> Iterator[Refusal]:
+def _columns_sorted(found: text_kernels.Libsvm, rows: int) -> Iterator[Refusal]:
     """Sort the columns within every row, in place, if some row needs it."""
     if not found.counts[text_kernels.UNSORTED]:
         return
@@ -244,7 +231,7 @@ def _complaint(
     kind: int, text: bytearray, at: int, first_column: int, weighted: bool, targets: bool
 ) -> str:
     """Say what is wrong with the token at ``at``."""
-    token = bytes(_TOKEN.match(text, at)[0])  # type: ignore[index]
+    token = bytes(next(_TOKEN.finditer(text, at))[0])
     junk = _JUNK.search(token) if kind != text_kernels.BAD_END else re.match(b"(?s).", text[at:])
     word = shown(token) or "missing"
     if format_ := _OTHER_TEXT.get(token[:1]):

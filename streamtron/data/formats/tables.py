@@ -6,28 +6,29 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from multiprocessing import current_process
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import xxhash
+from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.core.text import reason_of, some
 from streamtron.data import storage
+from streamtron.data.deletions import in_share
 from streamtron.data.formats.columns import find_columns, find_label, resolve_layout, unused_in
-from streamtron.data.formats.layouts import Columns, Spot, without_views
+from streamtron.data.formats.layouts import Spot, without_views
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch
-from streamtron.data.transform import in_processes
-
-R = TypeVar("R")
+from streamtron.data.transform import Made, in_processes
 
 BATCH_ROWS = 1 << 14
 
@@ -56,39 +57,50 @@ class TableReader(FileReader, ABC):
 
     def _batches_of_all(self) -> Iterator[RowBatch]:
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
-        yield from self.mapped(partial(make_batch, reading=self.reading), whole=True)
-
-    def mapped(
-        self, function: Callable[[pa.RecordBatch, Columns, Spot], R], *, whole: bool = False
-    ) -> Iterator[R]:
-        """Yield what a function makes of consecutive rows, in their order; ``whole`` : of all
-        columns that are read, so that the bytes count, and the fingerprint is known at the end."""
         self.bytes_read = 0
-        with table_errors(self.name, self.KIND), self._open(whole) as (file, size):
+        with table_errors(self.name, self.KIND), self._open(whole=True) as file:
+            size, unknown, threads = file.size(), Counter[str](), 1
             columns = find_columns(self._schema(file), self.reading, self.name)
+            if (transformer := columns.transformer) is not None:
+                if size >= PROCESSES_FROM and not current_process().daemon:
+                    threads = self._threads
+                make = transformer.made if threads == 1 else in_processes(transformer, threads)
+                columns = columns._replace(made=partial(self._transformed, make, unknown))
 
-            def made(part: Part) -> tuple[R, int]:
-                return function(part.rows, columns, part.spot), int(size * part.end)
+            def made(part: Part) -> tuple[RowBatch, int]:
+                batch = make_batch(part.rows, columns, part.spot, self.reading)
+                return batch, int(size * part.end)
 
-            threads, transformer = 1, columns.transformer
-            if transformer is not None and size >= PROCESSES_FROM and not current_process().daemon:
-                threads = self._threads
-            if transformer is not None and threads > 1:
-                columns = columns._replace(made=in_processes(transformer, threads))
-            parts = _numbered(self._parts(file, columns.all, columns.numbers))
-            with closing(in_order(made, parts, threads)) as results:
-                for result, self.bytes_read in results:
-                    yield result
-            if columns.unknown:
-                count, names = sum(columns.unknown.values()), some(sorted(columns.unknown))
+            parts = self._numbered(file, columns.all, columns.numbers)
+            with closing(in_order(made, parts, threads)) as batches:
+                for batch, self.bytes_read in batches:
+                    yield batch
+            if unknown:
+                count, names = sum(unknown.values()), some(sorted(unknown))
                 self.notes.add(
                     f"{self.name}: {count:,} values in {names} are categories that the transformer "
                     "was not fitted on."
                 )
 
+    def _transformed(
+        self,
+        make: Callable[[pa.RecordBatch, Spot], Made],
+        unknown: Counter[str],
+        batch: pa.RecordBatch,
+        spot: Spot,
+    ) -> sparse.csr_array:
+        """Return what a transformer makes of rows, and count the rows with a category that it does
+        not know, by column; rows that are held out are not spoken of."""
+        made, share = make(batch, spot), self.reading.share
+        if made.unknown and share[1] == 1.0:
+            kept = in_share(self.name, spot.rows_before + np.arange(len(batch)), share)
+            counts = {name: int((rows & kept).sum()) for name, rows in made.unknown.items()}
+            unknown.update({name: count for name, count in counts.items() if count})
+        return made.rows
+
     def schema(self) -> pa.Schema:
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
-        with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
+        with table_errors(self.name, self.KIND), self._open(whole=False) as file:
             return self._schema(file)
 
     def resolve(self) -> ReaderConfig:
@@ -107,15 +119,10 @@ class TableReader(FileReader, ABC):
         """Return the column of the labels; None where there is none, and none is needed."""
         return find_label(run_in_thread(self.schema), self.reading, self.name)
 
-    def column(self, name: str) -> Iterator[pa.Array]:
-        """Yield one column, whatever it holds, in the order of the rows."""
-        for rows in self.rows([name]):
-            yield rows.column(0)
-
     def rows(self, columns: list[str], numbers: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield some columns, whatever they hold, in the order of the rows. ``numbers`` : see
         ``_parts``."""
-        with table_errors(self.name, self.KIND), self._open(whole=False) as (file, _):
+        with table_errors(self.name, self.KIND), self._open(whole=False) as file:
             times = Counter(self._schema(file).names)
             for name in columns:
                 if times[name] != 1:
@@ -123,19 +130,41 @@ class TableReader(FileReader, ABC):
                         f"{self.name}: {times[name]} columns of the name {name!r}: expected "
                         f"one of {', '.join([*times][:20])}."
                     )
-            for part in _numbered(self._parts(file, columns, numbers)):
+            for part in self._numbered(file, columns, numbers):
                 yield part.rows
 
+    def _numbered(self, file: Any, columns: list[str], numbers: Collection[str]) -> Iterator[Part]:
+        """Yield parts whose spots know how many rows are before them."""
+        start = 0
+        for part in self._parts(file, columns, numbers):
+            rows = without_views(part.rows)
+            yield part._replace(rows=rows, spot=part.spot._replace(rows_before=start))
+            start += len(rows)
+
     @contextmanager
-    def _open(self, whole: bool) -> Iterator[tuple[Any, int]]:
-        """Open the file, which is read throughout if ``whole``; yield it and its bytes."""
-        if not whole:
+    def _open(self, whole: bool) -> Iterator[Any]:
+        """Open the file, which is read throughout if ``whole``: then of a store a copy of it, which
+        is hashed meanwhile."""
+        if not (whole and storage.is_uri(self.path)):
             with storage.open_arrow(self.path) as file:
-                yield file, 0
+                yield file
             return
-        with _open_whole(self.path, self.name, self._scratch) as (file, fingerprint):
-            self._fingerprint = fingerprint or self._fingerprint
-            yield file, file.size()
+        scratch, digest = self._scratch or tempfile.gettempdir(), xxhash.xxh3_128()
+        what, elsewhere = (
+            f"no copy of it can be kept in {scratch}",
+            "Name another with --cache-dir.",
+        )
+        with ExitStack() as stack:
+            with writing_to(self.path, elsewhere, what):
+                size = storage.stamp(self.path).size
+                check_room(scratch, size, f"{self.path}: {what}, it needs", elsewhere)
+                copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch))
+                for block in storage.blocks(self.path, self.name):
+                    digest.update(block)
+                    copy.write(block)
+                copy.flush()
+            self._fingerprint = digest.hexdigest()
+            yield stack.enter_context(pa.PythonFile(copy, mode="r"))
 
     @abstractmethod
     def _parts(
@@ -146,15 +175,6 @@ class TableReader(FileReader, ABC):
 
     @abstractmethod
     def _schema(self, file: Any) -> pa.Schema: ...
-
-
-def _numbered(parts: Iterable[Part]) -> Iterator[Part]:
-    """Yield parts whose spots know how many rows are before them."""
-    start = 0
-    for part in parts:
-        rows = without_views(part.rows)
-        yield part._replace(rows=rows, spot=part.spot._replace(rows_before=start))
-        start += len(rows)
 
 
 def batch_rows(rows: int, size: int, most: int) -> int:
@@ -181,27 +201,3 @@ def table_errors(name: str, kind: str) -> Iterator[None]:
         else:
             sentence = f"not {kind}, or a damaged one ({reason}). Write or fetch it again."
         raise DataError(f"{name}: {sentence}") from error
-
-
-@contextmanager
-def _open_whole(
-    path: str, name: str, scratch: str | None
-) -> Iterator[tuple[pa.NativeFile, str | None]]:
-    """Open a file that will be read throughout, for random access; yield its fingerprint if known,
-    as that of a file of a store is, which is hashed while it is copied."""
-    if not storage.is_uri(path):
-        with pa.OSFile(os.fsencode(path)) as file:
-            yield file, None
-        return
-    scratch = scratch or tempfile.gettempdir()
-    what, elsewhere = f"no copy of it can be kept in {scratch}", "Name another with --cache-dir."
-    digest = xxhash.xxh3_128()
-    with ExitStack() as stack:
-        with writing_to(path, elsewhere, what):
-            check_room(scratch, storage.stamp(path).size, f"{path}: {what}, it needs", elsewhere)
-            copy = stack.enter_context(tempfile.TemporaryFile(dir=scratch))
-            for block in storage.blocks(path, name):
-                digest.update(block)
-                copy.write(block)
-            copy.flush()
-        yield stack.enter_context(pa.PythonFile(copy, mode="r")), digest.hexdigest()

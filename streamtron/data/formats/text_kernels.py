@@ -75,8 +75,30 @@ _GAPS = np.array([-((4 * 4**k - 9 * 9**k) // (5 * 4**k)) for k in range(22, -1, 
 _CARETS = np.frombuffer(b"^", np.uint8)
 
 
-class Found(NamedTuple):
-    """What ``parse_vowpal_wabbit`` finds in a text of n bytes, without what it defers."""
+class Libsvm(NamedTuple):
+    """What ``parse_libsvm`` finds in a text of n bytes."""
+
+    indptr: NDArray[np.int64]
+    """shape (n//2 + 2,): CSR offsets"""
+    indices: NDArray[np.uint32]
+    """shape (n//4 + 1,): columns as numbered and in the order written"""
+    values: NDArray[np.float32]
+    """shape (n//4 + 1,): values rounded as float32(float(token))"""
+    labels: NDArray[np.float64]
+    """shape (n//2 + 1,): a row's label, NaN if it has none here"""
+    weights: NDArray[np.float64]
+    """shape (n//2 + 1,): a row's weight, 1 if it has none"""
+    lines: NDArray[np.int64]
+    """shape (n//2 + 1,): a row's line, the first of the text being 0"""
+    deferred: NDArray[np.int64]
+    """shape (n//2 + 1, 4): (LABEL, WEIGHT, VALUE or NAMES; its row or nonzero; its first byte; the
+    byte after it) of each token that Python is to read"""
+    counts: NDArray[np.int64]
+    """shape (6,): what ``PARSED_ROWS`` … ``PLACE`` point at"""
+
+
+class VowpalWabbit(NamedTuple):
+    """What ``parse_vowpal_wabbit`` finds in a text of n bytes."""
 
     heads: NDArray[np.float64]
     """shape (n//2 + 1, 2): a row's label, NaN if it has none; its importance, 1 if it has none"""
@@ -96,11 +118,18 @@ class Found(NamedTuple):
     """shape (n, 2): the first byte of a namespace, and the byte after it"""
     scales: NDArray[np.float64]
     """shape (n,): its scale, 1 if it has none"""
+    deferred: NDArray[np.int64]
+    """shape (n//4 + 1, 4): (LABEL, WEIGHT, VALUE or SCALE; its row, nonzero or namespace; its first
+    byte; the byte after it) of each number that Python is to read, for float64 may hold another"""
+    counts: NDArray[np.int64]
+    """shape (6,): what ``PARSED_ROWS``, ``DEFERRED``, ``TROUBLE`` and ``PLACE`` point at"""
 
 
-_SPANS = types.uint32[:, ::1]
-_FOUND = types.NamedTuple(
-    [types.float64[:, ::1], _SPANS, _I8, types.uint64[::1], _F8, _SPANS, _SPANS, _F8], Found
+_TOKENS, _SPANS, _U4 = types.int64[:, ::1], types.uint32[:, ::1], types.uint32[::1]
+_LIBSVM = types.NamedTuple([_I8, _U4, types.float32[::1], _F8, _F8, _I8, _TOKENS, _I8], Libsvm)
+_WABBIT = types.NamedTuple(
+    [types.float64[:, ::1], _SPANS, _I8, types.uint64[::1], _F8, _SPANS, _SPANS, _F8, _TOKENS, _I8],
+    VowpalWabbit,
 )
 
 
@@ -330,45 +359,44 @@ def _fits_float32(number, sure):
 
 
 @helper
-def _defer(deferred, count, what, which, at, after):
-    """Add to ``deferred`` a token that Python is to parse; return the new count."""
-    deferred[count, 0] = what
-    deferred[count, 1] = which
-    deferred[count, 2] = at
-    deferred[count, 3] = after
-    return count + np.uintp(1)
+def _defer(deferred, counts, what, which, at, after):
+    """Add to ``deferred`` a token that Python is to parse."""
+    token = deferred[counts[DEFERRED]]
+    token[0], token[1], token[2], token[3] = what, which, at, after
+    counts[DEFERRED] += 1
 
 
 @helper
-def _row_label(text, at, weighted, row, labels, weights, deferred, count):
-    """``label`` or, if ``weighted``, ``label:weight``; returns (trouble, place, deferred)."""
+def _row_label(text, at, weighted, row, labels, weights, deferred, counts):
+    """``label`` or, if ``weighted``, ``label:weight``; returns (trouble, place)."""
     number, sure, after = _number(text, at)
     if sure == _NO_NUMBER:
-        return BAD_LABEL, at, count
+        return BAD_LABEL, at
     labels[row] = number
     if sure > _WHOLE:
-        count = _defer(deferred, count, LABEL, row, at, after)
+        _defer(deferred, counts, LABEL, row, at, after)
     if weighted and text[after] == _COLON:
         start = after + np.uintp(1)
         weights[row], sure, after = _number(text, start)
         if sure == _NO_NUMBER or weights[row] < 0.0 or not _ends_token(text[after]):
-            return BAD_WEIGHT, start, count
+            return BAD_WEIGHT, start
         if sure > _WHOLE:
-            count = _defer(deferred, count, WEIGHT, row, start, after)
+            _defer(deferred, counts, WEIGHT, row, start, after)
     if not _ends_token(text[after]):
-        return BAD_LABEL, at, count
-    return NOTHING, _skip_blanks(text, after), count
+        return BAD_LABEL, at
+    return NOTHING, _skip_blanks(text, after)
 
 
 @helper
-def _row_names(text, at, optional, row, deferred, count):
-    """Leave the first token to Python, or pass no label; returns (trouble, place, deferred)."""
+def _row_names(text, at, optional, row, deferred, counts):
+    """Leave the first token to Python, or pass no label; returns (trouble, place)."""
     after = at
     while not _ends_token(text[after]) and text[after] != _COLON:
         after += np.uintp(1)
     if text[after] == _COLON:
-        return NOTHING if optional else BAD_LABEL, at, count
-    return NOTHING, _skip_blanks(text, after), _defer(deferred, count, NAMES, row, at, after)
+        return NOTHING if optional else BAD_LABEL, at
+    _defer(deferred, counts, NAMES, row, at, after)
+    return NOTHING, _skip_blanks(text, after)
 
 
 @helper
@@ -395,10 +423,9 @@ def _row_query(text, at):
 
 
 @helper
-def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count):
-    """``column:value`` to the row's end; returns (trouble, place, nonzero, deferred, unsorted)."""
+def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, counts):
+    """``column:value`` to the row's end; returns (trouble, place, nonzero)."""
     previous = np.int64(-1)
-    unsorted = False
     while np.uint8(text[at] - _ZERO) <= 9:
         column, after = _many_digits(text, at, np.int64(0))
         if (
@@ -407,9 +434,10 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
             or column > COLUMN_MAX
             or column < first_column
         ):
-            return BAD_PAIR, at, nonzero, count, unsorted
+            return BAD_PAIR, at, nonzero
         start = after + np.uintp(1)
-        unsorted |= column <= previous
+        if column <= previous:
+            counts[UNSORTED] = 1
         previous = column
         indices[nonzero] = column
         negative = text[start] == _MINUS
@@ -430,13 +458,13 @@ def _row_pairs(text, at, first_column, indices, values, nonzero, deferred, count
             continue
         number, sure, after = _number(text, start)
         if sure == _NO_NUMBER or not _ends_token(text[after]):
-            return BAD_PAIR, at, nonzero, count, unsorted
+            return BAD_PAIR, at, nonzero
         if not _fits_float32(number, sure):
-            count = _defer(deferred, count, VALUE, nonzero, start, after)
+            _defer(deferred, counts, VALUE, nonzero, start, after)
         values[nonzero] = number
         nonzero += np.uintp(1)
         at = _skip_blanks(text, after)
-    return NOTHING if _ends_token(text[at]) else BAD_PAIR, at, nonzero, count, unsorted
+    return NOTHING if _ends_token(text[at]) else BAD_PAIR, at, nonzero
 
 
 @helper
@@ -455,36 +483,10 @@ def _line_end(text, at):
 
 @kernel(
     types.void(
-        readonly(types.uint8),
-        types.int64,
-        types.boolean,
-        types.boolean,
-        types.boolean,
-        _I8,
-        types.uint32[::1],
-        types.float32[::1],
-        _F8,
-        _F8,
-        _I8,
-        types.int64[:, ::1],
-        _I8,
+        readonly(types.uint8), types.int64, types.boolean, types.boolean, types.boolean, _LIBSVM
     )
 )
-def parse_libsvm(
-    text,
-    first_column,
-    optional,
-    weighted,
-    named,
-    indptr,
-    indices,
-    values,
-    labels,
-    weights,
-    lines,
-    deferred,
-    counts,
-):
+def parse_libsvm(text, first_column, optional, weighted, named, parsed):
     """Read whole lines of libsvm text into arrays, up to the first line that is wrong.
 
     Parameters
@@ -494,18 +496,12 @@ def parse_libsvm(
     optional : whether a row may begin with its first pair, having no label.
     weighted : whether a label may be written ``label:weight``.
     named : whether labels are left to Python, as they stand; not with ``weighted``.
-    indptr, labels, weights, lines : int64 (n//2 + 2,), float64, float64, int64 (n//2 + 1,), changed
-        in place: CSR offsets; a row's label, NaN if it has none here; its weight, 1 if it has none;
-        its line, the first of ``text`` being 0.
-    indices, values : uint32, float32, shape (n//4 + 1,), changed in place: columns as numbered
-        and in the order written, values rounded as float32(float(token)).
-    deferred : int64, shape (n//2 + 1, 4), changed in place: (LABEL, WEIGHT, VALUE or NAMES; its
-        row or nonzero; its first byte; the byte after it) of each token that Python is to read.
-    counts : int64, shape (6,), changed in place: what ``PARSED_ROWS`` … ``PLACE`` point at.
+    parsed : ``Libsvm``, changed in place.
 
     Cost: one reading of the text, some 40 cycles a nonzero.
     """
-    at = row = nonzero = count = line = np.uintp(0)
+    indptr, indices, values, labels, weights, lines, deferred, counts = parsed
+    at = row = nonzero = line = np.uintp(0)
     counts[:] = 0
     indptr[0] = 0
     trouble = NOTHING
@@ -515,18 +511,15 @@ def parse_libsvm(
         if is_row:
             labels[row], weights[row], lines[row] = np.nan, 1.0, line
             if named:
-                trouble, at, count = _row_names(text, at, optional, row, deferred, count)
+                trouble, at = _row_names(text, at, optional, row, deferred, counts)
             elif not (optional and _unlabelled(text, at)):
-                trouble, at, count = _row_label(
-                    text, at, weighted, row, labels, weights, deferred, count
-                )
+                trouble, at = _row_label(text, at, weighted, row, labels, weights, deferred, counts)
             if trouble == NOTHING:
                 trouble, at = _row_query(text, at)
             if trouble == NOTHING:
-                trouble, at, nonzero, count, unsorted = _row_pairs(
-                    text, at, first_column, indices, values, nonzero, deferred, count
+                trouble, at, nonzero = _row_pairs(
+                    text, at, first_column, indices, values, nonzero, deferred, counts
                 )
-                counts[UNSORTED] |= unsorted
         if trouble == NOTHING:
             trouble, at = _line_end(text, at)
         if trouble != NOTHING:
@@ -534,7 +527,7 @@ def parse_libsvm(
         row += np.uintp(is_row)
         indptr[row] = nonzero
         line += np.uintp(1)
-    counts[PARSED_ROWS], counts[PARSED_LINES], counts[DEFERRED] = row, line, count
+    counts[PARSED_ROWS], counts[PARSED_LINES] = row, line
     counts[TROUBLE], counts[PLACE] = trouble, at
 
 
@@ -555,19 +548,18 @@ def _ends_word(byte):
 
 
 @helper
-def _head_number(text, start, stop, what, row, heads, deferred, count):
-    """A number before the ``|``, which is all of its word; returns (whether it is, deferred)."""
+def _head_number(text, start, stop, what, row, heads, deferred, counts):
+    """A number before the ``|``; returns whether it is one, and all of its word."""
     heads[row, what], sure, after = _number(text, start)
     if sure > _WHOLE:
-        count = _defer(deferred, count, what, row, start, stop)
-    return sure != _NO_NUMBER and after == stop, count
+        _defer(deferred, counts, what, row, start, stop)
+    return sure != _NO_NUMBER and after == stop
 
 
 @helper
-def _row_head(text, at, row, found, deferred, count):
-    """``label importance 'tag`` up to the ``|``; returns (trouble, place, deferred). The last word
-    is a tag where a ``'`` is before it, or no white space behind."""
-    heads, tags = found.heads, found.tags
+def _row_head(text, at, row, heads, tags, deferred, counts):
+    """``label importance 'tag`` up to the ``|``; returns (trouble, place). The last word is a tag
+    where a ``'`` is before it, or no white space behind."""
     words = 0
     first = second = last = first_stop = second_stop = last_stop = begin = at
     while text[at] != _BAR:
@@ -582,9 +574,9 @@ def _row_head(text, at, row, found, deferred, count):
         words += 1
         at, returned = _pass_white(text, at)
         if text[at] == _NEWLINE:
-            return NO_BAR, begin, count
+            return NO_BAR, begin
         if returned:
-            return BAD_END, at, count
+            return BAD_END, at
     heads[row, LABEL], heads[row, WEIGHT] = np.nan, 1.0
     tags[row, 0], tags[row, 1] = 1, 0
     if words and (text[last] == _APOSTROPHE or last_stop == at):
@@ -592,16 +584,16 @@ def _row_head(text, at, row, found, deferred, count):
         tags[row, 0], tags[row, 1] = last + np.uintp(text[last] == _APOSTROPHE), last_stop
     good = words <= 2
     if good and words >= 1:
-        good, count = _head_number(text, first, first_stop, LABEL, row, heads, deferred, count)
+        good = _head_number(text, first, first_stop, LABEL, row, heads, deferred, counts)
     if good and words == 2:
-        good, count = _head_number(text, second, second_stop, WEIGHT, row, heads, deferred, count)
-    return NOTHING if good else BAD_LABEL, at if good else begin, count
+        good = _head_number(text, second, second_stop, WEIGHT, row, heads, deferred, counts)
+    return NOTHING if good else BAD_LABEL, at if good else begin
 
 
 @helper
-def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
+def _row_features(text, at, seed, bits, found, nonzero, space):
     """``|namespace:scale name:value name …`` to the row's end, hashed; returns (trouble, place,
-    nonzero, namespaces, deferred)."""
+    nonzero, namespaces)."""
     prefix, prefix_block, prefix_length = seed, np.uint64(0), np.uint64(0)
     while text[at] != _NEWLINE:
         is_space = text[at] == _BAR
@@ -615,7 +607,7 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
             if after == stop or not _ends_word(text[after]):
                 number, sure, after = _number(text, stop + np.uintp(1))
             if sure == _NO_NUMBER or not _ends_word(text[after]):
-                return BAD_PAIR, at, nonzero, space, count
+                return BAD_PAIR, at, nonzero, space
         if is_space:
             prefix, prefix_block, prefix_length = _hash_on(
                 text, start, stop, seed, np.uint64(0), np.uint64(0)
@@ -627,11 +619,11 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
             found.spaces[space, 0], found.spaces[space, 1] = start, stop
             found.scales[space] = number
             if sure > _WHOLE:
-                count = _defer(deferred, count, SCALE, space, stop + np.uintp(1), after)
+                _defer(found.deferred, found.counts, SCALE, space, stop + np.uintp(1), after)
             space += np.uintp(1)
         else:
             if stop == start:
-                return NAMELESS, at, nonzero, space, count
+                return NAMELESS, at, nonzero, space
             hashed = _hash_end(*_hash_on(text, start, stop, prefix, prefix_block, prefix_length))
             found.keys[nonzero] = ((hashed << (_32 - bits) & _32_BITS) | hashed >> bits) << _32 | (
                 np.uint64(nonzero)
@@ -640,51 +632,46 @@ def _row_features(text, at, seed, bits, found, nonzero, space, deferred, count):
             found.names[nonzero, 0], found.names[nonzero, 1] = start, stop
             found.names[nonzero, 2] = space - np.uintp(1)
             if sure > _WHOLE:
-                count = _defer(deferred, count, VALUE, nonzero, stop + np.uintp(1), after)
+                _defer(found.deferred, found.counts, VALUE, nonzero, stop + np.uintp(1), after)
             nonzero += np.uintp(1)
         at = after + np.uintp(1)
         if text[after] != _BLANK or _KINDS[text[at]] != _PLAIN:  # as it is between most words
             at, returned = _pass_white(text, after)
             if returned and text[at] != _NEWLINE:
-                return BAD_END, at, nonzero, space, count
-    return NOTHING, at, nonzero, space, count
+                return BAD_END, at, nonzero, space
+    return NOTHING, at, nonzero, space
 
 
-@kernel(
-    types.void(readonly(types.uint8), types.uint64, types.uint64, _FOUND, types.int64[:, ::1], _I8)
-)
-def parse_vowpal_wabbit(text, seed, bits, found, deferred, counts):
+@kernel(types.void(readonly(types.uint8), types.uint64, types.uint64, _WABBIT))
+def parse_vowpal_wabbit(text, seed, bits, found):
     """Read lines of Vowpal Wabbit's text up to the first that is wrong; blank ones are passed over.
 
     Parameters
     ----------
     text : uint8, shape (n,), valid UTF-8; the last byte is a newline.
     seed, bits : a name's column is its MurmurHash3_x86_32 modulo 2^bits, 1 ≤ bits ≤ 31.
-    found : ``Found``, changed in place.
-    deferred : int64, shape (n//4 + 1, 4), changed in place: (LABEL, WEIGHT, VALUE or SCALE; its
-        row, nonzero or namespace; its first byte; the byte after it) of each number that Python is
-        to read, since float64 may hold another one.
-    counts : int64, shape (6,), changed in place: what ``PARSED_ROWS``, ``DEFERRED``, ``TROUBLE``
-        and ``PLACE`` point at.
+    found : ``VowpalWabbit``, changed in place.
     """
-    at = row = nonzero = space = count = np.uintp(0)
+    at = row = nonzero = space = np.uintp(0)
     trouble = NOTHING
+    heads, tags, deferred, counts = found.heads, found.tags, found.deferred, found.counts
+    counts[:] = 0
     found.indptr[0] = 0
     while at < np.uintp(len(text)):
         at, _ = _pass_white(text, at)
         if text[at] != _NEWLINE:
-            trouble, at, count = _row_head(text, at, row, found, deferred, count)
+            trouble, at = _row_head(text, at, row, heads, tags, deferred, counts)
             if trouble == NOTHING:
-                trouble, at, nonzero, space, count = _row_features(
-                    text, at, seed, bits, found, nonzero, space, deferred, count
+                trouble, at, nonzero, space = _row_features(
+                    text, at, seed, bits, found, nonzero, space
                 )
             if trouble != NOTHING:
                 break
             row += np.uintp(1)
             found.indptr[row] = nonzero
         at += np.uintp(1)
-    counts[PARSED_ROWS], counts[DEFERRED] = row, count
-    counts[TROUBLE], counts[PLACE], counts[PARSED_SPACES] = trouble, at, space
+    counts[PARSED_ROWS], counts[PARSED_SPACES] = row, space
+    counts[TROUBLE], counts[PLACE] = trouble, at
 
 
 @helper
@@ -723,7 +710,7 @@ def _put_row(keys, first, stop, bits, values, columns, sums):
     return end
 
 
-@kernel(types.void(types.int64, types.uint64, _FOUND, types.uint32[::1], _F8))
+@kernel(types.void(types.int64, types.uint64, _WABBIT, _U4, _F8))
 def add_names(rows, bits, found, columns, sums):
     """Sort the names of each row by column and add up the values of a name that occurs again, in
     the order of its occurrences; and of two names that share a column, each rounded to float32.

@@ -86,6 +86,10 @@ class TextStream:
         self._digest = xxhash.xxh3_128()
         self.bytes_read = 0  # as stored
 
+    def size(self) -> int:
+        """Bytes as stored."""
+        return storage.stamp(self._path, self._name).size
+
     def blocks(self, size: int) -> Generator[tuple[bytes, int]]:
         """Yield the text, at most ``size`` bytes at a time, with the stored bytes that it and all
         before it were made of; within what was unpacked at a time, in proportion. Compressed text

@@ -45,9 +45,9 @@ class StreamedReader(TableReader):
     also from a store."""
 
     @contextmanager
-    def _open(self, whole: bool) -> Iterator[tuple[Any, int]]:
+    def _open(self, whole: bool) -> Iterator[Any]:
         stream = TextStream(self.path, self.name)
-        yield stream, storage.stamp(self.path, self.name).size
+        yield stream
         if whole:
             self._fingerprint = stream.fingerprint()
 
@@ -128,7 +128,11 @@ class TextTableReader(StreamedReader):
     def _settled(self, field: pa.Field) -> pa.Field:
         """Return a column of the type that it is read as: what looks like a date, or is empty, is a
         string, unless the transformer or the first shard says otherwise."""
-        kind, of_csv = self._kind_of(field.name), not self.IS_TYPED
+        reading, kind, of_csv = self.reading, None, not self.IS_TYPED
+        if reading.transformer is not None:
+            kind = dict(reading.transformer.inputs).get(field.name)
+        elif reading.layout == "columns" and field.name in (reading.features or ()):
+            kind = "number"  # as in the first shard
         dated, empty = pa.types.is_temporal(field.type), pa.types.is_null(field.type)
         if kind == "number" and (empty or (of_csv and is_string(field.type))):
             return field.with_type(pa.float64())
@@ -141,17 +145,10 @@ class TextTableReader(StreamedReader):
         of_text = of_csv and kind in ("text", "category", "documents", "list")
         return field.with_type(pa.string()) if of_text or dated or empty else field
 
-    def _kind_of(self, name: str) -> str | None:
-        """Return as what a transformer takes a column; numbers of the first shard are numbers."""
-        if self.reading.transformer is not None:
-            return self.reading.transformer.kinds.get(name)
-        is_number = self.reading.layout == "columns" and name in (self.reading.features or ())
-        return "number" if is_number else None
-
     def _parts(
         self, file: Any, columns: list[str], numbers: Collection[str] = ()
     ) -> Iterator[Part]:
-        size = max(storage.stamp(self.path, self.name).size, 1)
+        size = max(file.size(), 1)
         fields = [self._schema(file).field(column) for column in columns]
         wide = [_wide(field) if field.name in numbers else field for field in fields]
         row = 1

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.feature_names import Hashing
-from streamtron.data import storage
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.columns import find_columns
 from streamtron.data.formats.layouts import Spot, first
@@ -67,7 +66,7 @@ class VowpalWabbitReader(StreamedReader):
         if self.reading.transformer is not None or not isinstance(names, Hashing):
             yield from super()._batches_of_all()
             return
-        with table_errors(self.name, self.KIND), self._open(whole=True) as (stream, _):
+        with table_errors(self.name, self.KIND), self._open(whole=True) as stream:
             columns, scratch = find_columns(SCHEMA, self.reading, self.name), Scratch(_arrays_for)
 
             def parsed(cut: Cut) -> tuple[RowBatch, int]:
@@ -82,7 +81,7 @@ class VowpalWabbitReader(StreamedReader):
     def _parts(
         self, file: Any, columns: list[str], numbers: Collection[str] = ()
     ) -> Iterator[Part]:
-        size, scratch = max(storage.stamp(self.path, self.name).size, 1), Scratch(_arrays_for)
+        size, scratch = max(file.size(), 1), Scratch(_arrays_for)
         for cut in self._cuts(file):
             rows = self._rows(cut, columns, scratch)
             yield Part(rows, self._spot(cut, len(rows)), cut.bytes_read / size)
@@ -105,7 +104,7 @@ class VowpalWabbitReader(StreamedReader):
         self,
         cut: Cut,
         columns: list[str],
-        scratch: Scratch[_Arrays],
+        scratch: Scratch[text_kernels.VowpalWabbit],
         hashing: Hashing | None = None,
     ) -> pa.RecordBatch:
         """Parse lines; the names of features are those of columns where they are hashed."""
@@ -114,11 +113,12 @@ class VowpalWabbitReader(StreamedReader):
         except UnicodeDecodeError as error:
             what = "not UTF-8. Convert the file, as iconv -f latin1 -t utf-8 does"
             self._refuse(cut, error.start, what)
-        parsed, deferred, counts = scratch.of(len(cut.text))
+        parsed = scratch.of(len(cut.text))
+        counts = parsed.counts
         seed, bits = (0, 31) if hashing is None else (hashing.seed, hashing.bits)
         text = np.frombuffer(cut.text, np.uint8)
-        text_kernels.parse_vowpal_wabbit(text, seed, bits, parsed, deferred, counts)
-        self._read_deferred(cut, parsed, deferred[: counts[text_kernels.DEFERRED]])
+        text_kernels.parse_vowpal_wabbit(text, seed, bits, parsed)
+        self._read_deferred(cut, parsed)
         if trouble := int(counts[text_kernels.TROUBLE]):
             self._complain(cut, trouble, int(counts[text_kernels.PLACE]))
         rows, spaces = counts[[text_kernels.PARSED_ROWS, text_kernels.PARSED_SPACES]].tolist()
@@ -139,9 +139,7 @@ class VowpalWabbitReader(StreamedReader):
             arrays["tag"] = pa.array(tags, pa.string())
         return pa.RecordBatch.from_pydict({name: pa.array(arrays[name]) for name in columns})
 
-    def _read_deferred(
-        self, cut: Cut, parsed: text_kernels.Found, deferred: NDArray[np.int64]
-    ) -> None:
+    def _read_deferred(self, cut: Cut, parsed: text_kernels.VowpalWabbit) -> None:
         """Read the numbers that the kernel left by Python's float."""
         targets: dict[Any, NDArray[np.float64]] = {
             text_kernels.LABEL: parsed.heads[:, 0],
@@ -149,13 +147,14 @@ class VowpalWabbitReader(StreamedReader):
             text_kernels.VALUE: parsed.values,
             text_kernels.SCALE: parsed.scales,
         }
+        deferred = parsed.deferred[: parsed.counts[text_kernels.DEFERRED]]
         for what, which, at, after in deferred.tolist():
             token = bytes(cut.text[at:after])
             number = targets[what][which] = float(token)
             if what == text_kernels.LABEL and (sentence := merging(token, number, True)):
                 self._refuse(cut, at, sentence.removesuffix("."))
 
-    def _scale(self, cut: Cut, parsed: text_kernels.Found, rows: int, spaces: int) -> None:
+    def _scale(self, cut: Cut, parsed: text_kernels.VowpalWabbit, rows: int, spaces: int) -> None:
         """Multiply values by the scales of their namespaces, in place."""
         if (parsed.scales[:spaces] == 1.0).all():
             return
@@ -187,8 +186,8 @@ class VowpalWabbitReader(StreamedReader):
         elif trouble == text_kernels.NAMELESS:
             what = "a feature without a name"
         elif trouble == text_kernels.BAD_PAIR:
-            word = _WORD.match(line)
-            what = f"{word[0][:40]!r}. Write a feature as name or name:2.5"  # type: ignore[index]
+            word = next(_WORD.finditer(line))[0]
+            what = f"{word[:40]!r}. Write a feature as name or name:2.5"
         else:
             what = (
                 f"{line.partition('|')[0].strip()[:40]!r} before the |. Read are a number as the "
@@ -201,13 +200,10 @@ class VowpalWabbitReader(StreamedReader):
         raise DataError(f"{self.name}, line {cut.line_of(at)}: {what}.")
 
 
-_Arrays = tuple[text_kernels.Found, NDArray[np.int64], NDArray[np.int64]]
-
-
-def _arrays_for(size: int) -> _Arrays:
+def _arrays_for(size: int) -> text_kernels.VowpalWabbit:
     """Return what the kernel fills in for a text of some bytes."""
     most = size // 2 + 1
-    parsed = text_kernels.Found(
+    return text_kernels.VowpalWabbit(
         heads=np.empty((most, 2)),
         tags=np.empty((most, 2), np.uint32),
         indptr=np.empty(most + 1, np.int64),
@@ -216,11 +212,12 @@ def _arrays_for(size: int) -> _Arrays:
         names=np.empty((most, 3), np.uint32),
         spaces=np.empty((size, 2), np.uint32),
         scales=np.empty(size),
+        deferred=np.empty((size // 4 + 1, 4), np.int64),
+        counts=np.empty(6, np.int64),
     )
-    return parsed, np.empty((size // 4 + 1, 4), np.int64), np.empty(6, np.int64)
 
 
-def _features_by_column(parsed: text_kernels.Found, rows: int, bits: int) -> pa.Array:
+def _features_by_column(parsed: text_kernels.VowpalWabbit, rows: int, bits: int) -> pa.Array:
     """Return lists of pairs of the column that is a name's hash, and a value."""
     most = int(parsed.indptr[rows])
     columns, sums = np.empty(most, np.uint32), np.empty(most)
@@ -230,7 +227,7 @@ def _features_by_column(parsed: text_kernels.Found, rows: int, bits: int) -> pa.
 
 
 def _features_by_name(
-    text: bytearray, parsed: text_kernels.Found, rows: int, spaces: int
+    text: bytearray, parsed: text_kernels.VowpalWabbit, rows: int, spaces: int
 ) -> pa.Array:
     """Return lists of pairs of a name, as they first occur in the row, and a value."""
     prefixes = [(text[a:b] + b"^").decode() if a < b else "" for a, b in parsed.spaces[:spaces]]
