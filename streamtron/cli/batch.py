@@ -26,13 +26,13 @@ CHANGING = ("update", "forget", "calibrate")
 @options.command()
 @click.argument("file", metavar="JOBS.TOML", type=click.Path())
 @click.option("--status", is_flag=True, help="Print the status of every job, and run none.")
-@click.option("--again", is_flag=True, help="Run every job, also those that are done.")
+@click.option("--again", is_flag=True, help="Run every job, done or not.")
 @options.distributed_options
 def batch(file: str, status: bool, again: bool, **where: Any) -> int:
     """Run the commands that JOBS.toml lists, each after those whose outputs it reads.
 
-    JOBS.logs holds the status of every job and what it printed. A second call runs only what is not
-    done. The exit code is 0, or that of the first job that failed.
+    JOBS.logs holds the status and the output of every job. A second call runs only the jobs that
+    are not done. The exit code is 0, or that of the first job that failed.
     """
     jobs = load_jobs(file, click.get_current_context().find_root().command)
     statuses: list[Status] = []
@@ -49,7 +49,7 @@ def batch(file: str, status: bool, again: bool, **where: Any) -> int:
 
 
 def load_jobs(path: str, group: Any) -> list[Job]:
-    """Read a TOML file of jobs and check their command lines; what is wrong is a SettingsError."""
+    """Read a TOML file of jobs and check their command lines; SettingsError: one is wrong."""
     path, jobs = os.path.abspath(path), list[Any]()
     content = read_toml(path, "jobs")
     if [*content] != ["job"] or not isinstance(content["job"], list) or not content["job"]:
@@ -63,8 +63,8 @@ def load_jobs(path: str, group: Any) -> list[Job]:
 
 
 def _job(path: str, table: Any, above: list[Job], commands: Mapping[str, click.Command]) -> Job:
-    """Check a job. It comes after those that it names, and after every job above it that writes
-    what it reads or writes, or reads what it writes."""
+    """Check a job. It comes after the jobs that it names, and after every job above it that writes
+    a file that it reads or writes, or reads a file that it writes."""
     if not isinstance(table, dict) or not {"name", "command"} <= set(table) <= set(KEYS):
         raise SettingsError(f"expected name, command and no other key than {', '.join(KEYS)}.")
     for key, value in table.items():

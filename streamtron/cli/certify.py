@@ -43,7 +43,7 @@ def certify(model: str, shards: tuple[str, ...], as_json: bool, **given: Any) ->
     is a run, which is certified in one reading with its own shards and witness; --run-dir says
     where it is, if not beside MODEL.
 
-    What is printed is true of the weights as they are, at their scale.
+    The figures are of the weights as they are, at their scale.
 
     The shards are prepared first, in --cache-dir or for a while, unless the run has a cache of
     them. Workers scan rows that do not fit in memory. Without a witness, this process trains on
@@ -72,7 +72,7 @@ def certify(model: str, shards: tuple[str, ...], as_json: bool, **given: Any) ->
         )
         if places:
             loaded = with_places(loaded, options.settings_of(places))
-    with progress(verbose=is_verbose(), log=log) as listen, executor_of(**given) as executor:
+    with progress(log) as listen, executor_of(**given) as executor:
         proof = prove(
             loaded,
             shards or None,
@@ -88,7 +88,7 @@ def certify(model: str, shards: tuple[str, ...], as_json: bool, **given: Any) ->
 
 
 def _lines(proof: Mapping[str, Any]) -> Lines:
-    """Yield what is proven of the weights."""
+    """Yield the proof of the weights."""
     certificate, learners = proof["certificate"], proof.get("learners")
     readings = round(proof["readings"], 3)
     yield from aligned([("rows", certificate["rows_scanned"]), ("readings", readings)])
@@ -113,13 +113,13 @@ def _lines(proof: Mapping[str, Any]) -> Lines:
 
 
 def _of_weights(proofs: Sequence[Mapping[str, Any]]) -> Lines:
-    """Yield the decision radius of one learner; the largest distance of the weights from those that
-    the dual variables give, where known."""
+    """Yield the decision radius of one learner; and, where known, the largest distance of the
+    weights from the weights that the dual variables make."""
     if len(proofs) == 1:
         radius = proofs[0]["decision_radius"]
         shown = "none proven" if radius == math.inf else up(radius)
         yield f"{'decision radius':<18} {shown:>13}"
     distances = [proof["distance"] for proof in proofs]
     if None not in distances:
-        what = "of the model's weights from those that the dual variables give"
+        what = "of the model's weights from the weights that the dual variables make"
         yield f"{'distance':<18} {number(max(distances)):>13}  {what}"

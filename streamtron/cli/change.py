@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamtron.cli import options
-from streamtron.cli.common import check_files, parts_of, report_fit, workers_of
-from streamtron.cli.terminal import is_verbose
+from streamtron.cli.common import check_files, report_fit, training
 from streamtron.core.text import MANY, Lines, and_more
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 @options.shards_argument
 @options.flag(
     "--mirror",
-    help="Make SHARDS the shards of the run: those not among them go out, in the same training.",
+    help="Make SHARDS the shards of the run: its others go out, in the same training.",
 )
 @options.number("--window", help="Make the last N of SHARDS, in their order, those of the run.")
 @options.flag("--again", help="Take in SHARDS that were forgotten, too, and all their rows.")
@@ -34,8 +33,8 @@ def update(run: str, shards: tuple[str, ...], **given: Any) -> int:
     """Add SHARDS to the run of a model, RUN, and train to a certificate over all its rows.
 
     The run stays as it was until the new model is complete. SHARDS are read as the run's own were.
-    Those that the run has already, under any name, are skipped, so a second call changes nothing.
-    Those that were forgotten stay so.
+    Shards that the run has already, under any name, are skipped, so a second call changes nothing.
+    Forgotten shards stay forgotten.
     """
     from streamtron.runs.change import update as update_run
 
@@ -61,12 +60,12 @@ def forget(run: str, shards: tuple[str, ...], **given: Any) -> int:
     """Remove SHARDS, or some of their rows, from the run of a model, RUN, and train to a
     certificate over the remaining rows.
 
-    SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of what is
-    forgotten stays in the model or in the run's directory, except what the transformer took
-    from all rows, as names of categories, words and counts: a fit without these rows makes them
-    anew. The files of whole shards may be deleted already; where a shard still holds forgotten
-    rows, the run leaves them out from now on. What is not in the run is listed and is no error, so
-    a second call changes nothing.
+    SHARDS are names or paths, as inspect RUN lists them, or directories of them. No byte of
+    forgotten rows stays in the model or in the run's directory, except for facts that the
+    transformer took from all rows, as names of categories, words and counts: a fit without these
+    rows makes them anew. The files of whole shards may be deleted already; where a shard still
+    holds forgotten rows, the run leaves them out from now on. Names that are not in the run are
+    listed and are no error, so a second call changes nothing.
     """
     from streamtron.runs.change import forget as forget_rows
 
@@ -77,28 +76,19 @@ def forget(run: str, shards: tuple[str, ...], **given: Any) -> int:
 def _change_run(
     change: Callable[..., Outcome], run: str, shards: tuple[str, ...], given: Mapping[str, Any]
 ) -> int:
-    (settings, machine), log = options.split(given), given["log"]
-    from streamtron.cli.progress import progress
+    settings, machine = options.split(given)
     from streamtron.runs.finished_run import locate, model_of
 
     place = locate(run, machine.run_dir)
     check_files(
-        {"report": given["report"], "log": log},
+        {"report": given["report"], "log": given["log"]},
         [place.model, *shards, given.get("rows"), given["scheduler"]],
         runs=[place.directory],
         directories={"run directory": place.directory},
         cache=machine.cache_dir,
     )
-    with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
-        outcome = change(
-            run,
-            shards,
-            report=given["report"],
-            machine=machine,
-            listen=listen,
-            open_parts=parts_of(workers),
-            **settings,
-        )
+    with training(given, machine) as how:
+        outcome = change(run, shards, report=given["report"], **how, **settings)
     machine = replace(machine, run_dir=str(place.directory))
     return report_fit(outcome, model_of(run), machine, _changes(outcome.report))
 

@@ -19,7 +19,6 @@ from streamtron.core.text import format_size
 
 if TYPE_CHECKING:
     from streamtron.cluster.client import Workers
-    from streamtron.runs.parts import OpenParts
     from streamtron.runs.report import Outcome
 
 STOPPED = 4
@@ -51,13 +50,19 @@ def workers_of(
         yield connected
 
 
-def parts_of(workers: Workers | None) -> OpenParts | None:
-    """Return what opens parts on the workers, if there are any."""
-    if workers is None:
-        return None
-    from streamtron.cluster.parts import parts_on
+@contextmanager
+def training(given: Mapping[str, Any], machine: Machine) -> Iterator[dict[str, Any]]:
+    """Give the arguments of a command that trains: its ``machine``, the listener that draws its
+    progress, and the opener of parts on the workers that it asks for."""
+    from streamtron.cli.progress import progress
 
-    return parts_on(workers)
+    with workers_of(**given) as workers, progress(given["log"]) as listen:
+        how: dict[str, Any] = {"machine": machine, "listen": listen}
+        if workers is not None:
+            from streamtron.cluster.parts import parts_on
+
+            how["open_parts"] = parts_on(workers)
+        yield how
 
 
 def say_written(written: Any, where: str) -> None:

@@ -88,7 +88,7 @@ def warn_known(model: LinearModel, path: str, shards: Sequence[str]) -> None:
 
 
 def metric_lines(metrics: Mapping[str, Any], classes: Sequence[Any]) -> Lines:
-    """Yield the metrics; of classes a table, and what is confused; the worst rows, if asked for."""
+    """Yield the metrics; of classes a table, and the confusions; the worst rows, if asked for."""
     strange, beyond = metrics.get("rows_of_other_classes"), metrics.get("out_of_range")
     yield from aligned(
         [

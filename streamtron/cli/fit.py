@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamtron.cli import options
-from streamtron.cli.common import check_files, parts_of, report_fit, workers_of
+from streamtron.cli.common import check_files, report_fit, training
 from streamtron.cli.evaluate import metric_lines, warn_known
-from streamtron.cli.terminal import is_verbose, say
+from streamtron.cli.terminal import say
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import Lines, share_of_rows
 
@@ -51,27 +51,19 @@ def fit(
     settings = _holding_out(settings, measured, calibrated)
     if calibrate and settings.regression:
         raise SettingsError("--calibrate makes probabilities, and numbers have none: leave it out.")
-    from streamtron.cli.progress import progress
     from streamtron.data import find_shards
     from streamtron.runs.fit import run
 
-    model, log = given["model"], given["log"]
+    model = given["model"]
     files: Any = {name: given[name] for name in ("model", "report", "witness")}
     paths = [*shards, *calibrated.files, *measured.files]
     read = [*paths, given["config"], *settings.files, given["scheduler"]]
-    check_files({**files, "log": log}, read, machine)
+    check_files({**files, "log": given["log"]}, read, machine)
     for rows in filter(None, (calibrated.files, measured.files)):
         find_shards(rows)  # before hours of work
-    with workers_of(**given) as workers, progress(verbose=is_verbose(), log=log) as listen:
-        outcome = run(
-            shards,
-            settings,
-            **files,
-            **{name: given[name] for name in ("resume", "overwrite", "time_limit")},
-            machine=machine,
-            open_parts=parts_of(workers),
-            listen=listen,
-        )
+    with training(given, machine) as how:
+        how |= {name: given[name] for name in ("resume", "overwrite", "time_limit")}
+        outcome = run(shards, settings, **files, **how)
     code = report_fit(outcome, model, machine, _notes(outcome, settings))
     fitted = tuple(shard.path for shard in outcome.manifest.shards)  # without those left out
     held_out = measured.among(fitted), calibrated.among(fitted)

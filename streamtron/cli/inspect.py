@@ -31,7 +31,7 @@ from streamtron.core.files import write_atomically
 def inspect(
     paths: tuple[str, ...], plan: bool, write_columns: str | None, as_json: bool, **given: Any
 ) -> None:
-    """Show what is in a model, a witness, a run directory, or shards, which are read once."""
+    """Describe a model, a witness, a run directory, or shards, which are read once."""
     from streamtron.runs.inspect import inspect as look
 
     settings, machine = options.split(given)
@@ -134,7 +134,8 @@ def _run(facts: Mapping[str, Any]) -> text.Lines:
         yield from fact_lines(progress, "reading", "stage", "full_epochs", "nonzeros_read")
         if (gap := progress.get("relative_duality_gap")) is not None:
             yield f"{'gap':<18} {text.up(gap):>13}"
-        yield from text.aligned([("seconds", round(progress["seconds"], 1))])
+        seconds = progress.get("seconds")
+        yield from fact_lines({"seconds": seconds and round(seconds, 1)}, "seconds")
     forgotten = {f"{kind} forgotten": facts.get(f"forgotten_{kind}") for kind in ("rows", "shards")}
     yield from fact_lines(facts, "rows", "nonzeros")
     yield from text.aligned([(name, rows) for name, rows in forgotten.items() if rows])

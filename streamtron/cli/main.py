@@ -44,7 +44,7 @@ _COMMANDS = {
     "evaluate": ("evaluate", "Measure a model on labelled shards."),
     "calibrate": ("calibrate", "Turn a model's decisions into probabilities."),
     "certify": ("certify", "Prove how far a model is from the best one."),
-    "inspect": ("inspect", "Show what is in a model, a witness, a run or shards."),
+    "inspect": ("inspect", "Describe a model, a witness, a run or shards."),
     "report": ("report", "Write a page about a run."),
     "explain": ("explain", "Show a model's heaviest features, or why a row got its label."),
     "export": ("export", "Write a model for LIBLINEAR, ONNX, scikit-learn or as JSON."),
@@ -195,8 +195,8 @@ def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # of a library
         smaller = ", or give a smaller --active-set" if command in ("fit", "sweep") else ""
         return f"{out_of_memory()}{smaller}.", MachineError.exit_code
-    what = f"an error that should not happen ({type(error).__name__}: {error})"
-    return f"{what}. Run again with -v and report the traceback.", 1
+    what = f"internal error ({type(error).__name__}: {error})"
+    return f"{what}. Run the command with -v, and report the traceback that it prints.", 1
 
 
 def _complain(sentence: str, code: int) -> int:

@@ -11,14 +11,15 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.files import is_stream, reading_from, write_atomically
 
 
-def check_metrics(path: str) -> None:
-    """Refuse a file that holds something else than metrics."""
+def checked_metrics(path: str) -> str:
+    """Return the absolute path; refuse a file that holds something else than metrics."""
     if is_stream(path) or not os.path.isfile(path):
-        return
+        return os.path.abspath(path)
     with reading_from(path), open(path, "rb") as file:
         first = file.readline(1 << 10)
     if first and not first.startswith(b"# TYPE streamtron_"):
         raise SettingsError(f"{path}: not metrics of streamtron, so it is kept. Name another file.")
+    return os.path.abspath(path)
 
 
 def write_metrics(

@@ -1,15 +1,14 @@
-"""Options of the command line: one for every setting, and those that several commands share."""
+"""Options of the command line: one for every setting, and options that several commands share."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import click
 
-from streamtron.cli.metrics import check_metrics
+from streamtron.cli.metrics import checked_metrics
 from streamtron.core.config import MACHINE, PAPER, READING, SETTINGS, WORDS, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import KINDS
@@ -28,7 +27,7 @@ class Written(click.Path):
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]
-    """Text that a function parses; if it raises a ValueError, a message says what is expected."""
+    """Text that a function parses; if it raises a ValueError, a message has ``expected``."""
 
     def __init__(self, name: str, read: Callable[[str], Any], expected: str = "") -> None:
         self.name, self.read, self.expected = name, read, expected
@@ -89,7 +88,7 @@ LISTS = {
     "rho": "Constant features that carry the bias, as in 0,1; 0 = no bias [1].",
     "l1_ratio": "With --penalty elasticnet the parts that are ‖w‖₁, as in 0.1,0.5,0.9 [0.5].",
 }
-"""Settings of which a sweep takes several values → their help."""
+"""Settings that may have several values in a sweep → their help."""
 
 
 def option_name(setting: str) -> str:
@@ -150,7 +149,7 @@ _workers_memory = click.option(
 )
 
 machine_options = setting_options("threads", "memory", "cache_dir")
-"""Options of the machine, which never change what is computed."""
+"""Options of the machine, which never change a result."""
 
 reading_options = _together(
     setting_options("threads"), _workers_memory, setting_options("cache_dir")
@@ -172,7 +171,7 @@ cluster_options = _together(
         "need the same files; it can run code as you.",
     ),
 )
-"""Options that say where the work is done, which never change what is computed."""
+"""Options that say where the work is done, which never change a result."""
 
 distributed_options = _together(_workers_memory, cluster_options)
 """The same with ``--memory``, for commands that limit only their workers."""
@@ -191,18 +190,23 @@ log_option = click.option(
 )
 
 
-def _remember_metrics(context: click.Context, _: click.Parameter, path: str | None) -> None:
-    if path is not None:
-        check_metrics(path)
-        context.meta["metrics"] = os.path.abspath(path)
+def _remembered(
+    name: str, *names: str, read: Callable[[Any], Any] = lambda value: value, **how: Any
+) -> Callable[[Command], Command]:
+    """Return an option whose value is in the context's ``meta`` by name, and is no argument."""
+
+    def remember(context: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is not None:
+            context.meta[name] = read(value)
+
+    return click.option(*names, expose_value=False, callback=remember, is_eager=True, **how)
 
 
-metrics_option = click.option(
+metrics_option = _remembered(
+    "metrics",
     "--metrics",
     type=Written(dir_okay=False),
-    expose_value=False,
-    callback=_remember_metrics,
-    is_eager=True,
+    read=checked_metrics,
     help="File for metrics, in Prometheus' text format.",
 )
 config_option = click.option(
@@ -236,18 +240,8 @@ calibration_option = click.option(
 json_option = flag("--json", "as_json", help="Print JSON.")
 
 
-def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
-    context.meta["verbose"] = value
-
-
-_verbose_option = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    expose_value=False,
-    callback=_remember_verbose,
-    is_eager=True,
-    help="Print each reading, and more in a summary.",
+_verbose_option = _remembered(
+    "verbose", "-v", "--verbose", is_flag=True, help="Print each reading, and more in a summary."
 )
 
 
@@ -260,7 +254,7 @@ class Grouped(click.Command):
     """A command whose help has its options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, those that most people need first."""
+        """Write the options, common ones first."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _GROUPS}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) and record[1]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from streamtron.cli.terminal import SafeStream, columns_of
+from streamtron.cli.terminal import SafeStream, columns_of, is_verbose
 from streamtron.core.events import (
     Event,
     Listener,
@@ -38,10 +38,10 @@ Say = Callable[[str], object]
 
 
 @contextmanager
-def progress(*, verbose: bool = False, log: str | None = None) -> Iterator[Listener]:
-    """Give a listener that draws a bar if stderr is a terminal, prints lines with ``verbose``, and
+def progress(log: str | None = None) -> Iterator[Listener]:
+    """Give a listener that draws a bar if stderr is a terminal, prints lines with ``-v``, and
     appends all events to a ``log``."""
-    watch, is_due = Watch(), now_and_then(begins=False)
+    watch, is_due, verbose = Watch(), now_and_then(begins=False), is_verbose()
     plain: tuple[Listener, Say] = ignore, partial(print, file=sys.stderr, flush=True)
     with (
         log_events(log) if log else nullcontext(ignore) as write,

@@ -90,7 +90,7 @@ def fit_lines(report: Report, *, verbose: bool) -> Lines:
 
 
 def learned_lines(report: Report, *, verbose: bool) -> Lines:
-    """Yield classes, and what is proven; if ``verbose`` stages and bounds."""
+    """Yield classes, and the proof; if ``verbose`` stages and bounds."""
     learners, many = _learners(report), "learners" in report
     if many:
         yield from (*_classes(learners), "")
@@ -119,7 +119,7 @@ def place_lines(model: str, machine: Machine) -> Lines:
     yield ""
     yield f"{'model':<18} {model}"
     yield f"{'cache':<18} {f'{cache}  ({format_size(size)})' if size else 'none'}"
-    yield f"{'next':<18} streamtron evaluate {shlex.quote(model)} SHARDS, of rows held out"
+    yield f"{'next':<18} streamtron evaluate {shlex.quote(model)} HELD-OUT-SHARDS"
 
 
 def _stages(stages: Sequence[Report]) -> Lines:

@@ -23,7 +23,7 @@ Rows = Sequence[Mapping[str, Any]]
 @options.number("--random", help="Candidates to draw at random [all combinations].", least=0)
 @options.flag(
     "--two-stage",
-    help="Fit all through the first of --stage, those that may be the best through the next.",
+    help="Fit all through the first of --stage, and only possible winners through the next.",
 )
 @click.option(
     "--metric",
@@ -65,7 +65,7 @@ def sweep(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
         check_table(table)
     read = [*shards, *valid, given["config"], *settings.files, given["scheduler"]]
     check_files({"table": table, **files, "log": log}, read, machine)
-    with progress(verbose=terminal.is_verbose(), log=log) as listen, workers_of(**given) as workers:
+    with progress(log) as listen, workers_of(**given) as workers:
         if workers is not None:
             from streamtron.cluster.sweep import SweepExecutor
 
@@ -98,7 +98,7 @@ def sweep(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
 
 
 def _summary(rows: Rows, metric: str, report: Mapping[str, Any] | None) -> Lines:
-    """Yield the table, one line a candidate, and what is proven of the best if it has a report."""
+    """Yield the table, one line a candidate, and the proof of the best if it has a report."""
     names = _columns(rows, metric)
     columns = {head: [_digits(row[name]) for row in rows] for head, name in names.items()}
     columns |= {

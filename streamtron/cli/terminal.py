@@ -83,7 +83,7 @@ class SafeStream(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered; an error is kept."""
+        """Write the buffer; an error is kept."""
         try:
             super().flush()
         except OSError as error:

@@ -33,7 +33,7 @@ from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
 from streamtron.runs.job import Call
-from streamtron.runs.learners import Training, against_rest, in_order
+from streamtron.runs.learners import against_rest, in_order, train_in_groups
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import certificate_of, sign_of_learner
 from streamtron.solver.alphas import Alphas
@@ -254,7 +254,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         listen = _lines(name_of) if self.verbose else ignore
         plan = plan_memory(settings, machine, size, len(learners))
         plan.check(settings)
-        Training(data, settings, machine, listen, at_once=plan.at_once).train(learners)
+        train_in_groups(data, learners, settings, machine, listen, at_once=plan.at_once)
         self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, data.numbers.astype(np.int64), settings)

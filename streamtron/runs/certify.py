@@ -21,7 +21,7 @@ from streamtron.core import theory
 from streamtron.core.certificate import Certificate, zero_columns
 from streamtron.core.config import PROBLEM, Machine, Settings, check_names, problem_of
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.events import Listener, ReadingDone, WorkDone, ignore
+from streamtron.core.events import Event, Listener, ReadingDone, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.rows import Facts, Label, freeze
@@ -52,15 +52,16 @@ from streamtron.runs.inputs import (
     reading_from_model,
     with_labels_of,
 )
-from streamtron.runs.learners import against_rest, class_weights
+from streamtron.runs.learners import TimeIsUp, against_rest, class_weights, train_in_time
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import deletions_of
 from streamtron.runs.witness import Witness, export
-from streamtron.solver import reading as solver_reading
 from streamtron.solver.alphas import Alphas, split
-from streamtron.solver.learner import Learner, set_weights
-from streamtron.solver.reading import begin_reading, finish_reading, start_from_slacks
+from streamtron.solver.learner import Learner, end_stage, set_weights
+from streamtron.solver.reading import problem_of as problem_of_learner
+from streamtron.solver.reading import start_from_slacks
 from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
+from streamtron.solver.subproblem import Solve
 from streamtron.solver.train import OnePart
 from streamtron.solver.working_set import NEAR, hold_all, keep_violators, room
 
@@ -139,11 +140,11 @@ def certify(
     """Bound how far a model is from the optimum on these rows.
 
     The shards are prepared as by ``fit``, anew: what a run has prepared is not trusted. One scan
-    follows, with the dual variables of a witness, or those that belong to the slacks of the
+    follows, with the dual variables of a witness, or dual variables made of the slacks of the
     weights. Without a witness at most ``readings`` more follow, which bring the dual objective
     nearer to the optimum unless the gap is below 1e-4 already; the rows with a slack are trained on
-    for it. Where all rows fit in memory, in the active set, none of that reads them again. What is
-    certified are the weights as they are, at their scale. Many classes share the active set, and
+    for it. Where all rows fit in memory, in the active set, none of that reads them again. The
+    weights are certified as they are, at their scale. Many classes share the active set, and
     the readings where their vectors fit in memory together; else they are certified in groups.
 
     Parameters
@@ -222,14 +223,16 @@ def certify(
             for number, direction in group:
                 alphas = None if known is None or order is None else known.alphas(number, order)
                 learners.append(_learner(data, model, exact, direction, alphas))
-            scans = Scans(data, executor, listen)
+            searches = readings if known is None else None
+            certifier = _Certifier(data, learners, exact, listen, executor, searches)
+            train_in_time(certifier, None)
+            certificates += certifier.proofs
             if known is None:
-                certificates += scans.search(learners, exact, readings)
                 distances += [None] * len(learners)
             else:
-                certificates += scans.certify(learners)
                 frozen = [learner.frozen for learner in learners if learner.frozen]
                 distances += [weights.scan_sums.distance(weights.w) for weights in frozen]
+            del certifier
             learners.clear()  # before the next ones are made
         return _proof(model, problem, data, certificates, distances)
 
@@ -323,75 +326,81 @@ def _load(path: str | os.PathLike[str], accepted: bool, model: LinearModel) -> W
     return known
 
 
-@dataclass
-class Scans:
-    """Readings that certify the weights of learners: scans, by an executor where the rows are not
-    in memory, and those of ``search``. ``listen`` : is told how far they are. ``reading`` : the
-    number of the next one."""
+class _Certifier(OnePart):
+    """Certifies the learners' weights by one scan, which is reading 0: with the dual of their α.
 
-    data: Dataset
-    executor: Executor
-    listen: Listener
-    reading: int = 0
+    ``searches`` : there are no α. The first are made of the slopes of the loss at the weights: of a
+    smooth loss they prove optimal weights, of the hinge little. Where they leave a gap, the
+    learners train from there in at most ``searches`` readings more, for a larger dual objective.
+    ``executor`` : scans shards whose rows are not in memory. ``proofs`` : one a learner, in order.
+    """
 
-    def certify(
-        self, learners: Sequence[Learner], *, from_slacks: bool = False
-    ) -> list[Certificate]:
-        """Certify the learners' weights by one reading: with the dual of their α, or of those that
-        are made of the slacks; of rows that are not in memory the learners then hold those
-        that matter, as far as they have room. A DataError if no row has a weight above 0."""
-        for learner in learners:
-            begin_reading(learner, 0)
-        with closing(self._blocks(learners, from_slacks)) as blocks:
+    _data: Dataset
+
+    def __init__(
+        self,
+        data: Dataset,
+        learners: Sequence[Learner],
+        settings: Settings,
+        listen: Listener,
+        executor: Executor,
+        searches: int | None = None,
+    ) -> None:
+        super().__init__(data, learners, settings, self._tell, opened_threads())
+        self._executor, self._searches, self._told = executor, searches, listen
+        self.proofs = list[Certificate]()
+        self._places = {problem_of_learner(learner): k for k, learner in enumerate(learners)}
+
+    def begin(self, learners: Sequence[Learner]) -> None:
+        """Hold no rows: the scan decides which matter."""
+
+    def read(self, reading: int, learners: Sequence[Learner]) -> int:
+        """Scan all rows, which learners then hold as far as they matter and have room; later have
+        learners take all rows. A DataError if no row has a weight above 0."""
+        if reading:
+            return super().read(reading, learners)
+        with closing(self._blocks(learners)) as blocks:
             _add_blocks(blocks, learners)
-        certificates = [self._certificate(learner) for learner in learners]
-        for learner, proof in zip(learners, certificates, strict=True):
-            self._tell(learner, proof)
-        self.reading += 1
-        return certificates
+        self.proofs = [_certificate(learner, self._data.rows) for learner in learners]
+        hold_all([*filter(self._goes_on, learners)], self._data)
+        return self._data.rows
 
-    def search(
-        self, learners: Sequence[Learner], settings: Settings, readings: int
-    ) -> list[Certificate]:
-        """Certify the learners' weights by a first reading, and where that leaves a gap, search for
-        a larger dual objective: train from there, in at most ``readings`` more.
+    def _goes_on(self, learner: Learner) -> bool:
+        """Whether the scan leaves a gap, in which a search is worthwhile."""
+        proof = self.proofs[self.learners.index(learner)]
+        return bool(self._searches) and proof.relative_duality_gap > SEARCH_TOLERANCE
 
-        Any α prove one. The first are made of the slopes of the loss at the weights: of a smooth
-        loss they prove optimal weights, of the hinge little. ``settings`` : order and seed.
-        """
-        certificates = self.certify(learners, from_slacks=True)
-        gaps = [proof.relative_duality_gap for proof in certificates]
-        searching = [k for k, gap in enumerate(gaps) if gap > SEARCH_TOLERANCE]
-        if not searching or self.reading > readings:
-            return certificates
-        self.listen(WorkDone("solving", self.reading - 1))
-        trained = [learners[k] for k in searching]
-        hold_all(trained, self.data)
-        for learner in trained:
+    def finish_reading(self, learner: Learner) -> Solve:
+        """End with the scan; or solve the rows in memory, in place of the α that it has made."""
+        if self.reading:
+            yield from super().finish_reading(learner)
+        elif self._goes_on(learner):
             start_from_slacks(learner)
-        trainer = OnePart(self.data, trained, settings, self.listen, opened_threads())
-        while trainer.unfinished and self.reading <= readings:
-            training, number = trainer.unfinished, self.reading
-            trainer.tell_begin(number, training)
-            for learner in training:
-                begin_reading(learner, number)
-            trainer.read(number, training)
-            trainer.tell(step="solving")
-            trainer.solve(training, finish_reading)
-            for k in (k for k in searching if learners[k] in training):
-                if (bound := learners[k].certificate) is not None and bound.dual:
-                    certificates[k] = _with_bound(certificates[k], bound)
-                self._tell(learners[k], certificates[k])
-            self.reading += 1
-        return certificates
+        else:
+            end_stage(learner, "certified", "the weights are certified")
 
-    def _blocks(
-        self, learners: Sequence[Learner], from_slacks: bool
-    ) -> Generator[BlockScan, None, None]:
+    def end_reading(self, learners: Sequence[Learner]) -> None:
+        """Keep the largest dual objectives."""
+        for k, learner in enumerate(self.learners):
+            bound = learner.certificate
+            if learner in learners and bound is not None and bound.dual:
+                self.proofs[k] = _with_bound(self.proofs[k], bound)
+
+    def save(self) -> None:
+        """End the search after its last reading; nothing is saved."""
+        if self.reading > (self._searches or 0):
+            raise TimeIsUp
+
+    def _tell(self, event: Event) -> None:
+        """Tell a reading with the proof of the weights that were scanned."""
+        if isinstance(event, ReadingDone):
+            event = replace(event, certificate=self.proofs[self._places[event.problem]])
+        self._told(event)
+
+    def _blocks(self, learners: Sequence[Learner]) -> Generator[BlockScan, None, None]:
         """Read once and yield the scan of every block."""
-        data, requests = self.data, [_request(learner, from_slacks) for learner in learners]
-        begin = WorkDone("scan", self.reading, total=data.nonzeros, problems=len(requests))
-        self.listen(begin)
+        data, from_slacks = self._data, self._searches is not None
+        requests = [_request(learner, from_slacks) for learner in learners]
         if data.held is not None:
             alphas = [learner.alphas for learner in learners]
             blocks: Iterator[BlockScan] = scan_blocks(data.chunks(), requests, alphas)
@@ -399,44 +408,26 @@ class Scans:
             tasks = _tasks(data, learners, hold=from_slacks)
             where = data.reading, os.path.abspath(data.directory)
             known = data.labels, data.numbers, data.facts
-            blocks = self.executor(scan_shard, tasks, requests, *where, *known)
+            blocks = self._executor(scan_shard, tasks, requests, *where, *known)
         rows = nonzeros = 0
         for block in blocks:
             rows, nonzeros = rows + block.rows, nonzeros + block.nonzeros
             data.nonzeros_read += block.nonzeros * (data.held is None)
-            self.listen(replace(begin, done=nonzeros, rows=rows))
+            self.tell(done=nonzeros, rows=rows)
             freeze(*block.held[:3])  # a worker's copy is not
             yield block
 
-    def _certificate(self, learner: Learner) -> Certificate:
-        assert learner.frozen is not None
-        proof = learner.frozen.certificate()
-        if not proof.rows_scanned:
-            raise DataError(
-                f"none of the {self.data.rows:,} rows has a weight above 0, and there is nothing "
-                "to certify. Check the weights."
-            )
-        zeros = zero_columns(learner.frozen.scan_sums, proof.primal, proof.dual)
-        return replace(proof, zero_columns=int(np.count_nonzero(zeros)))
 
-    def _tell(self, learner: Learner, proof: Certificate) -> None:
-        """Tell what is proven of a learner's weights after a reading."""
-        progress = learner.progress
-        _, _, mini_epochs = progress.done_since(learner.running.updates)
-        self.listen(
-            ReadingDone(
-                self.reading,
-                progress.reports[-1].name,
-                "train" if progress.visits else "scan",
-                0,
-                mini_epochs,
-                learner.rows_held,
-                proof,
-                learner.upper_bound,
-                self.data.rows,
-                problem=solver_reading.problem_of(learner),
-            )
+def _certificate(learner: Learner, rows: int) -> Certificate:
+    assert learner.frozen is not None
+    proof = learner.frozen.certificate()
+    if not proof.rows_scanned:
+        raise DataError(
+            f"none of the {rows:,} rows has a weight above 0, and there is nothing to certify. "
+            "Check the weights."
         )
+    zeros = zero_columns(learner.frozen.scan_sums, proof.primal, proof.dual)
+    return replace(proof, zero_columns=int(np.count_nonzero(zeros)))
 
 
 def _with_bound(proof: Certificate, bound: Certificate) -> Certificate:
@@ -486,7 +477,7 @@ def _add_blocks(blocks: Iterator[BlockScan], learners: Sequence[Learner]) -> Non
 
 class ScanTask(NamedTuple):
     """One shard to scan, and for each request the α of its rows, numbered from 0 in the shard,
-    and the room for violators, None = none are wanted."""
+    and the room for violators, None = for none."""
 
     shard: ShardFile
     alphas: tuple[Numbered, ...]

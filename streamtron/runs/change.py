@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +41,7 @@ from streamtron.data.reader_config import ALL
 from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.finished_run import check_as_read, locate, read_manifest, shards_of
+from streamtron.runs.finished_run import check_as_read, locate, read_shards
 from streamtron.runs.inputs import (
     Paths,
     StrPath,
@@ -58,13 +57,7 @@ from streamtron.runs.learners import (
     number_of_learners,
     restore_finished,
 )
-from streamtron.runs.memory import fits_in_memory, size_of
-from streamtron.runs.parts import (
-    OpenParts,
-    take_saved_alphas,
-    train_changed,
-    with_parts_after,
-)
+from streamtron.runs.parts import OpenParts, take_saved_alphas, with_parts
 from streamtron.runs.report import Outcome, certificate_of, deletions_of
 from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, is_run, no_run
 from streamtron.solver.alphas import Alphas, Pieces
@@ -120,7 +113,7 @@ def update(
     mirror : whether shards of the run that are not among these go out, in the same training. They
         are told by their bytes, wherever they are now; the report lists ``added`` and, with their
         rows, ``forgotten``. What goes out so comes in again where it is given again.
-    window : mirror the last so many of the shards, in their order.
+    window : mirror the last N of the shards, in their order.
     again : take in shards that were forgotten, too, and all rows of shards that come in.
     tol, max_epochs, allow_duplicate : as in ``fit``, from now on; None = as the run has them.
     report : also write the report there.
@@ -144,14 +137,13 @@ def update(
     ...     streamtron.update(root / "m.st", root / "1.svm").report["rows"]
     4
     """
-    call = Call.begin(machine, listen, open_parts, time_limit)
+    call, paths = Call.begin(machine, listen, open_parts, time_limit), as_paths(shards)
     changes = {"tol": tol, "max_epochs": max_epochs, "allow_duplicate": allow_duplicate or None}
-    with EditableRun.opened(run, call, **changes) as target:
-        files, mirrors = find_shards(as_paths(shards)), mirror or window is not None
+    with EditableRun.opened(run, call, report, paths, **changes) as target:
+        files, mirrors = find_shards(paths), mirror or window is not None
         if window is not None:
             files = files[-whole(window, "window", least=1) :]
-        rows, facts = _updated(target, files, mirrors, again)
-        outcome = target.finish(rows, report, [shard.path for shard in files], **facts)
+        outcome = target.finish(*_updated(target, files, mirrors, again))
         gap, most = outcome.report["certificate"]["relative_duality_gap"], target.settings.tolerance
         if (1.0 - ROOM) * most < gap <= most:
             _log.warning(
@@ -229,13 +221,13 @@ def forget(
     if key is not None and rows is not None:
         raise SettingsError("--key and --rows exclude each other. Give one.")
     if (key is None) != (not texts):
-        raise SettingsError("--key names a column and --value what is in it: give both.")
+        raise SettingsError("--key names a column, and --value a value in it: give both.")
     if rows is not None and names:
         raise SettingsError("--rows FILE names the shards itself. Leave the shards out.")
     if key is rows is None and not names:
         raise SettingsError("nothing to forget. Name shards, or rows with --key or --rows.")
     call, inputs = Call.begin(machine, listen, open_parts), [] if rows is None else [str(rows)]
-    with EditableRun.opened(run, call, tol=tol, max_epochs=max_epochs) as target:
+    with EditableRun.opened(run, call, report, inputs, tol=tol, max_epochs=max_epochs) as target:
         if key is not None:
             removed, deleted = _rows_by_key(target, names, key, texts)
         elif rows is not None:
@@ -246,15 +238,15 @@ def forget(
             "forgotten": {name: number for name, number in deleted.items() if number},
             "not_in_run": [name for name, number in deleted.items() if number is None],
         }
-        return target.finish(_without(target, removed), report, inputs, **facts)
+        return target.finish(_without(target, removed), facts)
 
 
 class RowChange(NamedTuple):
     """The rows of a run from its change on: some come in, some go out.
 
-    ``kept`` : shards of the run that stay, with what is left out of them now, and their records.
+    ``kept`` : shards of the run that stay, with the rows that are left out now, and their records.
     ``added`` : new shards, behind those. ``removed`` : rising numbers of the run's rows that go
-    out. ``absent`` : what is forgotten of shards that the run does not have then.
+    out. ``absent`` : rows that are forgotten of shards that the run does not have then.
     """
 
     kept: Sequence[tuple[ShardFile, ShardRecord]]
@@ -276,9 +268,9 @@ class RowChange(NamedTuple):
 
 
 class EditableRun(NamedTuple):
-    """A run that has ended and is to be changed, with its last state, and its settings from the
-    change on; the model, how its shards were read, and their files, in the order of the manifest.
-    """
+    """A run that has ended and is to be changed: its last state, its settings from the change on,
+    the model, the path of the report, how its shards were read, and their files, in the order of
+    the manifest."""
 
     call: Call
     store: Store
@@ -286,6 +278,7 @@ class EditableRun(NamedTuple):
     settings: Settings
     model_path: str
     model: LinearModel
+    report: str | None
     manifest: Manifest
     reading: ReaderConfig
     shards: list[ShardFile]
@@ -293,14 +286,23 @@ class EditableRun(NamedTuple):
     @classmethod
     @contextmanager
     def opened(
-        cls, run: str | os.PathLike[str], call: Call, **changes: Any
+        cls,
+        run: StrPath,
+        call: Call,
+        report: StrPath | None,
+        inputs: Sequence[str],
+        **changes: Any,
     ) -> Iterator[EditableRun]:
         """Open a run to change it, see ``store.changing``; ``changes`` of its settings, None = as
-        they are. A DataError if there is no run, or it has not ended."""
-        place = locate(run, call.machine.run_dir)
-        if not is_run(place.directory):
-            raise no_run(place.directory)
-        with nothing_empty(call.machine.cache_dir), changing(*place) as store:
+        they are. A DataError if there is no run, or it has not ended; a SettingsError if the report
+        would replace a file that is written, or read as ``inputs`` are."""
+        place, cache = locate(run, call.machine.run_dir), call.machine.cache_dir
+        directory = place.directory
+        if not is_run(directory):
+            raise no_run(directory)
+        how: Any = {"runs": [directory], "directories": {"run directory": directory}}
+        written = check_outputs({"report": report}, [place.model, *inputs], cache=cache, **how)
+        with nothing_empty(cache), changing(*place) as store:
             recorded, saved = Settings.from_dict(store.settings), store.state()
             if saved is None or store.report is None or not saved.state.all_finished:
                 raise DataError(
@@ -313,16 +315,15 @@ class EditableRun(NamedTuple):
                     "rows. Fit anew with all shards."
                 )
             given = {name: value for name, value in changes.items() if value is not None}
-            settings, manifest = recorded.but(**given), read_manifest(store)
+            settings, (manifest, files) = recorded.but(**given), read_shards(store)
             model, learners = LinearModel.load(place.model), len(saved.state.content["learners"])
-            classes = {*saved.labels}
-            expected = number_of_learners(recorded, len(classes))
-            if classes != {*model.classes} or learners != expected:
+            expected = number_of_learners(recorded, len({*saved.labels}))
+            if {*saved.labels} != {*model.classes} or learners != expected:
                 raise DataError(_NOT_ITS_OWN.format(store.path))
             # text is prepared with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
-            files = shards_of(manifest, store)
-            yield cls(call, store, saved, settings, place.model, model, manifest, reading, files)
+            known = place.model, model, written["report"], manifest, reading, files
+            yield cls(call, store, saved, settings, *known)
 
     @property
     def certificates(self) -> list[dict[str, Any]]:
@@ -357,38 +358,19 @@ class EditableRun(NamedTuple):
             renumber(learner, places, data.columns)
         return learners
 
-    def finish(
-        self, rows: RowChange | None, report: StrPath | None, inputs: Sequence[str], **facts: Any
-    ) -> Outcome:
-        """Train on with changed rows (None = they are as they were), write the report with
-        ``facts``, and commit; return the outcome. A SettingsError if the report would replace a
-        file that is written, or read as ``inputs`` are."""
-        path = self.store.path
-        how: Any = {"runs": [path], "directories": {"run directory": path}}
-        read = [self.model_path, *inputs]
-        files = check_outputs({"report": report}, read, cache=self.call.machine.cache_dir, **how)
+    def finish(self, rows: RowChange | None, facts: Mapping[str, Any]) -> Outcome:
+        """Train on with changed rows, here or on parts, from the weights and α of the run; write
+        the report with ``facts``, and commit. ``rows`` : None = as they were; no data is read."""
         if rows is None:
-            outcome = self._unchanged()
-            outcome.report.update(facts)
-            outcome.write(files["report"])
+            read = {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
+            report = {**(self.store.report or {}), **read, **facts}
+            outcome = Outcome(self.model, report, (), self.manifest, deletions_of(self.shards))
+            outcome.write(self.report)
             return outcome
-        outcome = self._trained(rows, facts, files["report"])
-        if self.model.calibration is not None:
-            _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
-        return outcome
-
-    def _unchanged(self) -> Outcome:
-        """Return the outcome of the run as it is; no data is read."""
-        report = {**(self.store.report or {}), "readings": 0.0, "seconds": 0.0, "bytes_read": 0}
-        left_out = deletions_of(self.shards)
-        return Outcome(self.model, report, (), self.manifest, left_out)
-
-    def _trained(self, rows: RowChange, facts: Mapping[str, Any], report: str | None) -> Outcome:
-        """Train on, here or on parts, from the weights and α of the run, and commit it."""
 
         def decide(settings: Settings, data: Dataset) -> Settings:
             workers = bool(rows.added) and self.call.open_parts is not None
-            return with_parts_after(settings, len(self.shards), data.shards, workers=workers)
+            return with_parts(settings, data.shards, workers=workers, before=len(self.shards))
 
         check_as_read(rows.shards, str(self.store.path))
         expected = expected_of(self.settings, self.saved.labels)
@@ -404,18 +386,25 @@ class EditableRun(NamedTuple):
                 _train_here(self, rows, fitting, learners)
             else:
                 parts = self.store.new_parts()
-                learners = _train_on_parts(rows, fitting, learners, parts)
+                for learner in learners:
+                    begin_change(learner, only_more=False)
+                    if len(rows.removed):
+                        learner.best.discard()  # no scan is to certify what the rows have made
+                staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
+                learners = fitting.train_on_parts(learners, parts, staying)
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
             outcome = fitting.outcome(learners)
             # the run itself does not keep the facts, which may name what was forgotten
             told = replace(outcome, report={**outcome.report, **facts})
-            told.write(report)  # a committed change has its report
+            told.write(self.report)  # a committed change has its report
             if len(rows.removed):
                 _drop_stale(self, data, reading)
             changed: Any = {"shards": data.shards, "state": fitting.last, "parts": parts}
             fitting.commit(self.store, self.model_path, outcome, rows.absent, **changed)
-            return told
+        if self.model.calibration is not None:
+            _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
+        return told
 
     def _skipped_before(self, data: Dataset) -> Iterator[Skipped]:
         """Yield the shards that the run left out before, and that are not among these."""
@@ -427,10 +416,7 @@ class EditableRun(NamedTuple):
 
 
 def _train_here(
-    target: EditableRun,
-    rows: RowChange,
-    fitting: Fitting,
-    learners: Sequence[Learner],
+    target: EditableRun, rows: RowChange, fitting: Fitting, learners: Sequence[Learner]
 ) -> None:
     """Train the learners on; few new rows, where no others go out, alone at first."""
     data, settings, old = fitting.data, fitting.settings, len(rows.kept)
@@ -446,29 +432,13 @@ def _train_here(
                     replace_alphas(learner, Alphas.of(rows.remaining(learner.alphas.nonzero())))
             if new is not None:
                 add_rows(new, group, settings, target.manifest.rows, target.call.listen)
-            left = any(learner.finished is None for learner in group)
-            if left and fits_in_memory(settings, size_of(data)):
-                data.load()
+            if any(learner.finished is None for learner in group):
+                fitting.hold_rows()
 
-        fitting.training().train(learners, begin=begin)
+        fitting.train_here(learners, begin)
         if new is not None:
             fitting.readings = new.nonzeros_read / max(data.nonzeros, 1)
             fitting.bytes_read = new.bytes_read
-
-
-def _train_on_parts(
-    rows: RowChange, fitting: Fitting, learners: list[Learner], directory: Path
-) -> list[Learner]:
-    """Train the learners on in parts, whose states are in ``directory``, and return them, or copies
-    that went on in their place."""
-    for learner in learners:
-        begin_change(learner, only_more=False)
-        if len(rows.removed):
-            learner.best.discard()  # no scan is to certify what the rows have made
-    staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
-    parts = fitting.parts(directory)
-    learners, fitting.facts = train_changed(parts, learners, staying)
-    return learners
 
 
 def _check_rows(rows: RowChange, data: Dataset, target: EditableRun) -> None:
@@ -512,19 +482,18 @@ def _updated(
     target: EditableRun, files: Sequence[ShardFile], mirrors: bool, again: bool
 ) -> tuple[RowChange | None, dict[str, Any]]:
     """Add the shards that the run does not have; where it ``mirrors`` them, keep of its own those
-    that are given, wherever they are now, and take all others out. ``again`` : all rows of those
-    that were forgotten count again. Returns the change, None = nothing is to be done, and what the
-    report says of it."""
+    that are given, wherever they are now, and take all others out. ``again`` : all rows of shards
+    that were forgotten count again. Return the change, None = there is none, and the report's facts
+    of it."""
     records, given, stay = target.manifest.shards, list[Known](), list[str]()
     absent = {known.fingerprint: known for known in target.store.absent}
     for shard, fingerprint in _identified(files, target):
-        known = absent.get(fingerprint or "")
-        if known is not None and again:
-            del absent[known.fingerprint]
-        elif known is not None and known.rows is None:
+        if again:
+            absent.pop(fingerprint, None)
+        if (known := absent.get(fingerprint)) is not None and known.rows is None:
             stay.append(shard.name)
-            continue
-        given.append((shard, fingerprint))
+        else:
+            given.append((shard, fingerprint))
     at = _matched(given, target, moved=mirrors or not target.settings.allow_duplicate)
     kept, gone = target.kept, list[ShardRecord]()
     if mirrors:
@@ -539,18 +508,18 @@ def _updated(
                 rows = file.without.rows
                 absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, rows)
     matched, names = {shard.path for shard in at.values()}, {file.name for file, _ in kept}
-    paths = {record.path for record in records}
-    twins = {record.fingerprint: file for file, record in reversed(kept)}
     added, already = list[ShardFile](), [s.name for s, _ in given if s.path in matched]
+    twins = {record.fingerprint: file for file, record in reversed(kept)}
+    paths = {record.path for record in records}
     for shard, fingerprint in given:
         if shard.path in matched:
             continue
         if not mirrors and shard.path in paths:
             raise DataError(
-                f"{shard.name}: its bytes are others than those that the run has of it. Take it "
-                "out first, with streamtron forget, and add it then; or --mirror the directory."
+                f"{shard.name}: its bytes differ from the run's shard. Take that out first, with "
+                "streamtron forget, and add it then; or --mirror the directory."
             )
-        if not mirrors and (twin := twins.get(fingerprint or "")) is not None:
+        if not mirrors and (twin := twins.get(fingerprint)) is not None:
             if not target.settings.allow_duplicate:
                 already.append(shard.name)
                 continue
@@ -561,7 +530,7 @@ def _updated(
                 "Convert them with streamtron convert."
             )
         shard = shard._replace(name=shard.path) if shard.name in names else shard
-        known = absent.pop(fingerprint or "", None)
+        known = absent.pop(fingerprint, None)
         if known is not None and known.rows is not None:
             without = Deletions(shard.path, known.fingerprint, known.rows)
             shard = shard._replace(without=without)
@@ -571,49 +540,48 @@ def _updated(
             f"{target.store.path}: all the shards given were forgotten, and nothing would be left. "
             "Take them in with --again, or remove the model and its run directory."
         )
-    facts: dict[str, Any] = {"stays_forgotten": stay}
+    facts: dict[str, Any] = {"stays_forgotten": stay, "already_in_run": already}
     if mirrors:
         facts["added"] = [shard.name for shard in added]
         facts["forgotten"] = {record.name: record.rows for record in gone}
-    else:
-        facts["already_in_run"] = already
+        del facts["already_in_run"]
     if not added and [file.path for file, _ in kept] == [file.path for file in target.shards]:
         return None, facts
     removed = np.concatenate([NO_ROWS, *(record.row_numbers for record in gone)])
     return RowChange(kept, added, removed, [*absent.values()]), facts
 
 
-Known = tuple[ShardFile, str | None]
-"""A shard and its fingerprint, None = that of no shard that is known."""
+Known = tuple[ShardFile, str]
+"""A shard and its fingerprint, "" = that of no shard that is known."""
 
 
 def _identified(shards: Sequence[ShardFile], target: EditableRun) -> list[Known]:
-    """Return shards with their fingerprints, None = none that the run knows has its size. Only
-    shards whose path, size or time is new are read."""
+    """Return shards with their fingerprints, "" = none that the run knows has its size. Only shards
+    whose path, size or time is new are read."""
     records = target.manifest.shards
     sizes = {record.bytes for record in records} | {known.bytes for known in target.store.absent}
     known = {(r.path, r.bytes, r.mtime_ns): r.fingerprint for r in records}
-    fingerprints = {s.path: known.get((s.path, s.size, s.mtime_ns)) for s in shards}
-    unsure = [s for s in shards if fingerprints[s.path] is None and s.size in sizes]
+    fingerprints = {s.path: known.get((s.path, s.size, s.mtime_ns), "") for s in shards}
+    unsure = [s for s in shards if not fingerprints[s.path] and s.size in sizes]
     pairs = read_fingerprints(unsure, target.reading)
     fingerprints |= {file.path: digest for file, (_, digest) in zip(unsure, pairs, strict=True)}
     return [(shard, fingerprints[shard.path]) for shard in shards]
 
 
 def _matched(given: Sequence[Known], target: EditableRun, *, moved: bool) -> dict[int, ShardFile]:
-    """Return the number of a shard of the run → the given file that has its bytes: that at its
+    """Return the number of a shard of the run → the given file that has its bytes: the one at its
     path, or else, if ``moved`` ones count, one under its name where this decides which rows are
     held out."""
     records, at, unplaced = target.manifest.shards, dict[int, ShardFile](), list[Known]()
     by_place = {(record.path, record.fingerprint): k for k, record in enumerate(records)}
-    by_bytes = defaultdict[str | None, list[int]](list)
-    for number, record in enumerate(records):
-        by_bytes[record.fingerprint].append(number)
     for shard, fingerprint in given:
-        if (place := by_place.get((shard.path, fingerprint or ""))) is not None:
+        if (place := by_place.get((shard.path, fingerprint))) is not None:
             at[place] = shard
         else:
             unplaced.append((shard, fingerprint))
+    by_bytes = defaultdict[str, list[int]](list)
+    for number, record in enumerate(records):
+        by_bytes[record.fingerprint].append(number)
     for shard, fingerprint in unplaced if moved else ():
         name = os.path.basename(shard.name)
         for number in by_bytes[fingerprint]:
@@ -627,13 +595,13 @@ def _matched(given: Sequence[Known], target: EditableRun, *, moved: bool) -> dic
 # rows that go out
 
 Exclusions = tuple[Mapping[int, Rows | None], dict[str, int | None]]
-"""Number of a shard → rising numbers of the rows that are deleted from its file, None = all; what
-is named in the call → its rows that are deleted, each counted where it is named first, None if the
-run does not have it."""
+"""Number of a shard → rising numbers of the rows that are deleted from its file, None = all; name
+in the call → its rows that are deleted, each counted where it is named first, None if the run does
+not have it."""
 
 
 def _without(target: EditableRun, removed: Mapping[int, Rows | None]) -> RowChange | None:
-    """Return the rows of the run without those that are removed; None if nothing is."""
+    """Return the rows of the run without the removed ones; None if there are none."""
     if all(rows is not None and not len(rows) for rows in removed.values()):
         return None
     kept, gone, left = list[tuple[ShardFile, ShardRecord]](), list[Rows](), 0
@@ -698,12 +666,12 @@ def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
     listed = listed_rows(path)
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
-    numbers_of, records = _numbers_by_name(target), target.manifest.shards
+    numbers_of, records = _numbers(target, listed, below=False), target.manifest.shards
     hits = dict[int, Rows]()
     deleted: dict[str, int | None] = dict.fromkeys(listed)
     for name, rows in listed.items():
         not_in_run, last = rows, rows.max()
-        for number in _with_duplicates(target, numbers_of(name)):
+        for number in _with_duplicates(target, numbers_of[name]):
             left_out, read = _not_read(target, target.shards[number], rows), records[number].rows
             if last + 1 - np.searchsorted(left_out, last, side="right") > read:
                 total = f"{read + len(left_out)}" if target.reading.share == ALL else "fewer"
@@ -720,25 +688,20 @@ def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
     return hits, deleted
 
 
-def _numbers(target: EditableRun, names: Sequence[str]) -> dict[str, set[int]]:
-    """Return name → the numbers of the shards of this name, or below the directory of this name,
-    which may be gone."""
-    numbers_of, shards = _numbers_by_name(target), target.manifest.shards
-
-    def below(directory: str) -> set[int]:
-        root = os.path.join(directory if is_uri(directory) else os.path.abspath(directory), "")
-        return {number for number, shard in enumerate(shards) if shard.path.startswith(root)}
-
-    return {name: numbers_of(name) or below(name) for name in names}
-
-
-def _numbers_by_name(target: EditableRun) -> Callable[[str], set[int]]:
-    """Return the function that finds the numbers of the shards of a name or a path."""
-    known = defaultdict[str, set[int]](set)
-    for number, shard in enumerate(target.manifest.shards):
+def _numbers(
+    target: EditableRun, names: Iterable[str], *, below: bool = True
+) -> dict[str, set[int]]:
+    """Return name → the numbers of the shards of this name or path; if there are none, those
+    ``below`` the directory of this name, which may be gone."""
+    shards, known = target.manifest.shards, defaultdict[str, set[int]](set)
+    for number, shard in enumerate(shards):
         known[shard.name].add(number)
         known[shard.path].add(number)
-    return lambda name: known[name] | known[os.path.abspath(name)]
+    numbers = {name: known[name] | known[os.path.abspath(name)] for name in names}
+    for name in [name for name in numbers if below and not numbers[name]]:
+        root = os.path.join(name if is_uri(name) else os.path.abspath(name), "")
+        numbers[name] = {k for k, shard in enumerate(shards) if shard.path.startswith(root)}
+    return numbers
 
 
 def _left_out(file: ShardFile) -> Rows:
@@ -746,15 +709,15 @@ def _left_out(file: ShardFile) -> Rows:
 
 
 def _not_read(target: EditableRun, file: ShardFile, rows: Rows) -> Rows:
-    """Return the rows of a file that the run does not read, up to the last of ``rows``: those that
-    were deleted, and those held out."""
+    """Return the rows of a file that the run does not read, up to the last of ``rows``: deleted and
+    held-out rows."""
     share = target.reading.share
     numbers = np.arange(rows.max(initial=-1) + 1 if share != ALL else 0)
     return np.union1d(_left_out(file), numbers[~in_share(file.name, numbers, share)])
 
 
 def _with_duplicates(target: EditableRun, numbers: set[int]) -> set[int]:
-    """Return the numbers of shards, and of those with the same bytes."""
+    """Return the numbers of shards, and of all others with the same bytes."""
     prints = [record.fingerprint for record in target.manifest.shards]
     named = {prints[number] for number in numbers}
     return {number for number, fingerprint in enumerate(prints) if fingerprint in named}

@@ -27,7 +27,7 @@ from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes, matrix_of
-from streamtron.runs.finished_run import check_as_read, read_manifest, run_of, shards_of
+from streamtron.runs.finished_run import check_as_read, read_shards, run_of
 from streamtron.runs.inputs import (
     Paths,
     as_model,
@@ -57,7 +57,7 @@ def evaluate(
         = the rows that the fit held out, of a model with its run beside it.
     ranking : whether to compute ROC AUC and average precision, or ``calibration``; for these up to
         50 million decisions are held in memory, and more are binned.
-    share : of the rows: (0, 0.2) are those that a fit with ``held_out=0.2`` has not seen.
+    share : of the rows: (0, 0.2) is the share that a fit with ``held_out=0.2`` has not seen.
     worst : how many rows to list as ``worst``: where they are, and by how much they are wrong.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
@@ -82,7 +82,7 @@ def held_out_rows(
 ) -> tuple[LinearModel, list[ShardFile], tuple[float, float]]:
     """Return a model, the shards of its run, and the share of their rows that its fit held out."""
     path, store = run_of(model)
-    loaded, files = as_model(path), shards_of(read_manifest(store), store)
+    loaded, (_, files) = as_model(path), read_shards(store)
     check_as_read(files, str(store.path))
     if not (share := loaded.settings.get("held_out")):
         raise SettingsError(
@@ -170,9 +170,9 @@ def score_shards(
 
 
 class ScoredRows(NamedTuple):
-    """Consecutive rows of a ``shard``, from ``first_row`` on, and what models say of them.
+    """Consecutive rows of a ``shard``, from ``first_row`` on, scored by models.
 
-    ``decisions`` : of each model; with ``top`` so many labels a row and their decisions, the
+    ``decisions`` : of each model; with ``top`` that many labels a row and their decisions, the
     highest first. ``truth`` : which classes a row has, shape (rows, K), of two classes (rows, 1)
     for the larger one, of regression its target, shape (rows,); without labels (rows, 0).
     ``strange`` : which rows have another label. ``bounds`` : of each model, on the decisions of the
@@ -256,7 +256,7 @@ class Evaluator:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
     def add(self, rows: ScoredRows, number: int = 0) -> None:
-        """Add rows; ``number`` : of the model among those that scored them."""
+        """Add rows; ``number`` : of the model among all that have scored them."""
         truth, weights, decisions = rows.truth, rows.weights, rows.decisions[number]
         self.out_of_range += rows.out_of_range
         if self.residuals is not None:

@@ -57,7 +57,7 @@ def explain(
     * **Of a row** its ``shard`` and predicted ``label`` (a list of a multilabel model, None of
       regression), and of each direction the ``decision`` = Σ contribution + bias, of each feature
       ``value`` and ``contribution`` = value · weight, and as ``other_features`` and
-      ``other_contributions`` the number and the sum of those that are not listed.
+      ``other_contributions`` the number and the sum of all others.
 
     Raises
     ------
@@ -103,8 +103,8 @@ def heaviest(model: LinearModel, direction: Direction, most: int) -> list[dict[s
 def _by_column(
     model: LinearModel, paths: list[str]
 ) -> tuple[list[list[dict[str, Any]]], NDArray[np.int64] | None]:
-    """Return, of each direction, what each column of a table adds, the most first, and in how many
-    rows each feature is not 0, None without rows."""
+    """Return, for each direction, the facts of each column of a table, the one that adds most
+    first; and in how many rows each feature is not 0, None without rows."""
     if model.transformer is None:
         return [], None
     names, group = np.unique(model.transformer.sources, return_inverse=True)
@@ -121,22 +121,13 @@ def _by_column(
         for moments, by_group in zip(added, sums, strict=True):
             moments.add((matrix @ by_group).toarray())
     columns = []
-    for k, w in enumerate(weights):
+    for w, moments in zip(weights, added, strict=True):
         largest = np.zeros(len(names))
         np.maximum.at(largest, group, np.abs(w))
-        spread = added[k].deviation if added[k].rows else None
-        order = np.argsort(-(largest if spread is None else spread), kind="stable")
-        columns.append(
-            [
-                {
-                    "column": str(names[g]),
-                    "features": int(features[g]),
-                    "largest": float(largest[g]),
-                }
-                | ({} if spread is None else {"spread": float(spread[g])})
-                for g in order.tolist()
-            ]
-        )
+        known = {"column": names, "features": features, "largest": largest}
+        known |= {"spread": moments.deviation} if moments.rows else {}
+        order = np.argsort(-known["spread" if moments.rows else "largest"], kind="stable")
+        columns.append([{name: known[name][g].item() for name in known} for g in order])
     return columns, rows if paths else None
 
 

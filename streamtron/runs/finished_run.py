@@ -117,29 +117,23 @@ def run_of(
     return model, ended(directory)
 
 
-def read_manifest(store: Store) -> Manifest:
-    """Read the manifest of a run, with the current times of shards that were copied or touched."""
-    shards = []
+def read_shards(store: Store) -> tuple[Manifest, list[ShardFile]]:
+    """Return the manifest of a run, with the current times of shards that were copied or touched,
+    and its shards, without the rows that were forgotten."""
+    forgotten = {rows.fingerprint: rows for rows in store.forgotten}
+    records, files = list[ShardRecord](), list[ShardFile]()
     for shard in store.manifest.shards:
         if "://" not in shard.path and os.path.isfile(shard.path):
             stat = os.stat(shard.path)
             touched = stat.st_size == shard.bytes and stat.st_mtime_ns != shard.mtime_ns
             if touched and fingerprint(shard.path, shard.name) == shard.fingerprint:
                 shard = replace(shard, mtime_ns=stat.st_mtime_ns)
-        shards.append(shard)
-    return Manifest(tuple(shards))
-
-
-def shards_of(manifest: Manifest, store: Store) -> list[ShardFile]:
-    """Return the files of a run's shards, without the rows that were forgotten."""
-    forgotten = {rows.fingerprint: rows for rows in store.forgotten}
-    shards = []
-    for record in manifest.shards:
-        rows = forgotten.get(record.fingerprint)
-        rows = rows and replace(rows, path=record.path)
-        place = record.path, record.name, record.format, record.bytes, record.mtime_ns
-        shards.append(ShardFile(*place, rows))  # type: ignore[arg-type]
-    return shards
+        rows = forgotten.get(shard.fingerprint)
+        rows = rows and replace(rows, path=shard.path)
+        place = shard.path, shard.name, shard.format, shard.bytes, shard.mtime_ns
+        records.append(shard)
+        files.append(ShardFile(*place, rows))  # type: ignore[arg-type]
+    return Manifest(tuple(records)), files
 
 
 def check_shards_exist(shards: Iterable[ShardFile | ShardRecord]) -> None:

@@ -225,8 +225,8 @@ def opened(
     ``classes`` : the only ones, None = those of the shards."""
     shards, first = find_shards(paths), candidates[0]
     with ExitStack() as stack:
-        old = store = saved = None
-        reading, fingerprints, recorded = reading_from_settings(first), {}, dict[str, Any]()
+        store, old, saved = None, None, None
+        reading, seen, recorded = reading_from_settings(first), dict[str, str](), dict[str, Any]()
         if place is not None:
             store = stack.enter_context(_opened_store(place, [shard.name for shard in shards]))
             old = store if store.exists and place.resume else None
@@ -235,16 +235,21 @@ def opened(
             saved, recorded = old.state(), old.settings
             wanted = excluding(shards, old.forgotten, reading)
             reading = replace(reading, transformer=_transformer_of(old, place.model, first))
-            fingerprints = {} if old.report is None else old.manifest.fingerprints
-            fingerprints |= {} if saved is None else saved.seen
+            seen = {} if old.report is None else old.manifest.fingerprints
+            seen |= {} if saved is None else saved.seen
         reading, counted = with_transformer(wanted, reading, first)  # bytes, to tell the features
         expected = expected_of(first, (saved and saved.labels) or classes)
-        expected.fingerprints.update(fingerprints)
         workers = call.open_parts is not None
         decide = partial(_decided, recorded=recorded, classes=classes, workers=workers)
         how = wanted, reading, expected, candidates, cache, decide
         fitting = stack.enter_context(prepared(call, *how))
         fitting.readings, fitting.bytes_read = float(counted > 0), counted
+        for name, fingerprint in fitting.data.seen.items():
+            if seen.get(name, fingerprint) != fingerprint:
+                raise DataError(
+                    f"{name}: changed since the run began, whose last state is of the rows that it "
+                    "had. Put it back as it was, or start over with --overwrite."
+                )
         if store is not None:
             settings = fitting.settings
             digest = transformer_digest(settings, fitting.data.reading)

@@ -314,7 +314,7 @@ def _read_with(inputs: Iterable[StrPath | None], runs: Iterable[StrPath]) -> Ite
         directory = path if os.path.isdir(path) else run_directory(path)
         if not os.path.isdir(model := directory.removesuffix(RUN_SUFFIX)):
             yield model
-        with suppress(StreamtronError):  # what reads the run says what is wrong with it
+        with suppress(StreamtronError):  # the command reads the run, and says why it cannot
             manifest = manifest_of(directory)
             yield from (shard.path for shard in manifest.shards) if manifest else ()
 

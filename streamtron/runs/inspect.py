@@ -77,7 +77,7 @@ def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[
 
 
 def _describe_files(paths: list[str], settings: Settings, machine: Machine) -> dict[str, Any]:
-    """Describe shards, and of tables each column and what it would become; of those that are no
+    """Describe shards, and of tables each column and its kind as a feature; of tables that are no
     training set as they are only that, and why."""
     files, facts = find_shards(paths), dict[str, Any]()
     is_table = files[0].format not in ("libsvm", "vw")
@@ -188,7 +188,7 @@ _NEXT = {
     "state was saved yet",
     "change interrupted": "call the update or forget that was interrupted again to complete it",
 }
-"""State of a run → what can be done next."""
+"""State of a run → the next step."""
 
 
 def _state(store: Store, progress: Mapping[str, Any] | None) -> tuple[str, str | None]:
@@ -203,19 +203,22 @@ def _state(store: Store, progress: Mapping[str, Any] | None) -> tuple[str, str |
 
 
 def _progress(store: Store) -> dict[str, Any] | None:
-    if (known := store.progress) is None:
-        return None
-    facts = known | {"reading": known["reading"] + 1, "finished": None}
+    """Return how far the last state has come, None if there is none; of a state that cannot be read
+    only that it is not known whether it has ``finished``."""
     try:
-        saved = store.state()
-        assert saved is not None
+        if (saved := store.state()) is None:
+            return None
         settings = Settings.from_dict(store.settings)
         learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
     except StreamtronError as error:  # damaged, of another version, or replaced meanwhile
         _log.warning("%s", error)
-        return facts
+        return {"finished": None}
     gaps = [learner.certificate.relative_duality_gap for learner in learners if learner.certificate]
-    return facts | {
+    return {
+        "reading": saved.state.reading + 1,
+        "seconds": saved.seconds,
+        "nonzeros_read": saved.nonzeros_read,
+        "bytes_read": saved.bytes_read,
         "labels": len(saved.labels),
         "finished": bool(learners) and all(learner.finished is not None for learner in learners),
         "full_epochs": max((learner.progress.full_epochs for learner in learners), default=0),

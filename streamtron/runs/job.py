@@ -5,16 +5,21 @@ They differ in where learners start: new, from a state, or from a state whose ro
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.events import Listener, ignore
+from streamtron.core.errors import MachineError
+from streamtron.core.events import Listener, WorkDone, ignore
+from streamtron.core.executor import Parts, PartsLost, Scans, Work
 from streamtron.core.files import check_room, scratch_directory
 from streamtron.core.kinds import Range, checked
 from streamtron.core.threads import open_threads
@@ -23,18 +28,31 @@ from streamtron.data.sample import transformer_digest
 from streamtron.runs.inputs import open_dataset
 from streamtron.runs.learners import (
     TimeIsUp,
-    Training,
     all_proven,
+    make_learners,
     number_of_learners,
-    train_candidates,
+    train_in_groups,
+    train_in_time,
 )
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
-from streamtron.runs.parts import OpenParts, PartsTraining, executor_of, train_new
+from streamtron.runs.parts import (
+    OpenParts,
+    open_here,
+    plan_parts,
+    take_saved_alphas,
+    write_states,
+)
 from streamtron.runs.report import Outcome, build_outcome
 from streamtron.runs.store import Absent, SavedState, Store
-from streamtron.solver.alphas import Alphas
-from streamtron.solver.checkpoint import State
+from streamtron.solver.alphas import Alphas, Pieces
+from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.learner import Learner, leave_alphas
+from streamtron.solver.many_parts import ManyParts
+from streamtron.solver.stopping import reopen
+
+MOST_LOSSES = 4
+"""How often in a row, without a reading between, parts may be lost: then it is they that end
+their workers, most likely by their memory."""
 
 STATE_ROW, STATE_COLUMN = 8, 36
 """Bytes of a state, at most, for every learner: of a row its dual variable, of a column its
@@ -42,8 +60,8 @@ weight in four vectors."""
 
 
 class Call(NamedTuple):
-    """How a command was called, but for what it computes: the ``machine``, who listens, where parts
-    are trained on, when it ``began``, and ``until`` when it is to train (``time.perf_counter``)."""
+    """How a command was called, which changes no result: the ``machine``, the listener, where parts
+    are opened, when it ``began``, and ``until`` when it may train (``time.perf_counter``)."""
 
     machine: Machine
     listen: Listener
@@ -73,14 +91,13 @@ class Call(NamedTuple):
 
 @dataclass
 class Fitting:
-    """Learners that are to be trained on data, which are prepared, with settings as the data have
-    decided them.
+    """Prepared data, and the settings of the learners to train on them, as the data decided them.
 
     ``candidates`` : settings that read alike; several in a sweep. ``at_once`` : learners that fit
-    in memory together. ``preparing`` : seconds of it. ``readings``, ``bytes_read`` : read beside
-    the data. ``store`` : where its run saves every state, if it does; ``state`` : the last one of
-    a run that is resumed, which took ``earlier`` seconds; ``last`` : that at the end. ``facts`` :
-    that the report has beside.
+    in memory together. ``preparing`` : seconds of it. ``readings``, ``bytes_read`` : made beside
+    the data's own. ``store`` : where the run saves every state, if it has one. ``state`` : the last
+    one of a run that is resumed, after ``earlier`` seconds. ``last`` : the state at the end.
+    ``facts`` : further entries of the report.
     """
 
     call: Call
@@ -103,7 +120,7 @@ class Fitting:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the run began, but for those in which it was interrupted."""
+        """Seconds since the run began, without interruptions."""
         return self.earlier + self.call.seconds
 
     def check_room(self, store: Store) -> None:
@@ -132,34 +149,105 @@ class Fitting:
     def _saved(self, state: Callable[[], State]) -> SavedState:
         return SavedState.of(state(), self.data, self.seconds)
 
-    def training(self) -> Training:
-        """Return what trains learners on the data, and saves their states here."""
-        machine, listen = self.call.machine, self.call.listen
-        return Training(self.data, self.settings, machine, listen, self, self.at_once)
-
-    def parts(self, directory: str | os.PathLike[str]) -> PartsTraining:
-        """Return the same on parts, which save their states in a directory."""
-        os.makedirs(directory, exist_ok=True)
-        return PartsTraining(self.training(), self.data, os.fspath(directory), self.call.open_parts)
-
     def train(self) -> list[list[Learner]]:
         """Train new learners, or those of the state, and return the finished ones by candidate."""
-        store = self.store
-        if store is not None:
-            self.check_room(store)
+        groups = [make_learners(self.data, settings) for settings in self.candidates]
+        learners = [*chain.from_iterable(groups)]
+        if self.state is not None:
+            new = iter(learners)
+            learners = self.state.learners(lambda _: next(new))
+        if self.store is not None:
+            self.check_room(self.store)
         if self.settings.parts is None:
-            if fits_in_memory(self.settings, size_of(self.data)):
-                with open_threads(self.call.machine.thread_count):
-                    self.data.load()
-            return train_candidates(self.training(), self.candidates, self.state)
-        kept: Any = scratch_directory("streamtron-") if store is None else nullcontext(store.parts)
-        with kept as directory:
-            parts = self.parts(directory)
-            learners, self.facts = train_new(parts, self.state)
-            if store is None:
+            self.train_here(learners)
+        elif self.store is not None:
+            learners = self.train_on_parts(learners, self.store.parts)
+        else:
+            with scratch_directory("streamtron-") as directory:
+                learners = self.train_on_parts(learners, directory)
                 for learner in learners:
                     leave_alphas(learner, Alphas.of(learner.alphas.nonzero()))
-        return [learners]
+        size = len(groups[0])
+        return [learners[k : k + size] for k in range(0, len(learners), size)]
+
+    def hold_rows(self) -> None:
+        """Read all rows into memory, if they fit there."""
+        if fits_in_memory(self.settings, size_of(self.data)):
+            with open_threads(self.call.machine.thread_count):
+                self.data.load()
+
+    def train_here(
+        self,
+        learners: Sequence[Learner],
+        begin: Callable[[Sequence[Learner]], None] | None = None,
+    ) -> None:
+        """Train learners in this process. ``begin`` : begins a change of a run's rows with the
+        learners of each group; None = all rows are read into memory at once, if they fit."""
+        call = self.call
+        if begin is None:
+            self.hold_rows()
+        train_in_groups(
+            self.data,
+            learners,
+            self.settings,
+            call.machine,
+            call.listen,
+            self,
+            at_once=self.at_once,
+            state=self.state,
+            begin=begin,
+        )
+
+    def train_on_parts(
+        self,
+        learners: list[Learner],
+        directory: str | os.PathLike[str],
+        staying: Sequence[Pieces] | None = None,
+    ) -> list[Learner]:
+        """Train learners on the parts of the settings, which keep their states in a directory.
+        Return them with the α of all rows, or copies that went on in their place: if parts are
+        lost, training begins again with the last state. ``staying`` : the α of each learner of a
+        changed run, by the numbers of the data's rows."""
+        call, data, work, losses = self.call, self.data, Work(), 0
+        open_parts = call.open_parts or partial(open_here, threads=call.machine.thread_count)
+        os.makedirs(directory, exist_ok=True)
+        plans = plan_parts(data, self.settings, call.machine, directory)
+        scans: Scans = None
+        resumed: Resumed | None = None
+        if staying is not None:
+            write_states(plans, data, learners, staying)
+            scans = _readings_of(learners)
+        elif self.state is not None:
+            resumed = Resumed(self.state.reading, [k for k in learners if reopen(k)])
+            scans = _readings_of(learners)
+        start = learners, scans, resumed
+        while True:
+            learners, scans, resumed = copy.deepcopy(start) if call.open_parts else start
+            trainer = None
+            try:
+                with open_parts(plans, scans) as parts:
+                    parts.work, parts.tell = work, partial(_tell_round, call.listen, parts)
+                    trainer = ManyParts(parts, learners, call.listen, self)
+                    train_in_time(trainer, resumed)
+                break
+            except PartsLost as error:
+                losses += 1
+                if trainer is not None and trainer.kept:
+                    start, losses = (trainer.kept, _readings_of(trainer.kept), None), 1
+                if losses > MOST_LOSSES:
+                    raise MachineError(
+                        f"workers were lost {losses} times in a row, likely by their memory. Give "
+                        "them more: fewer --workers, a larger --memory; or a smaller --active-set."
+                    ) from error
+        take_saved_alphas(directory, self.settings, learners)
+        size, readings = trainer.parts_size, max(learner.progress.readings for learner in learners)
+        # rows that memory holds are read once, which is a part of preparing them
+        read = readings * (size.nonzeros - size.nonzeros_held)
+        read += max(0, size.nonzeros_held - data.nonzeros_read)
+        data.nonzeros_read += read
+        data.bytes_read += data.bytes * read // max(data.nonzeros, 1)
+        self.facts = {"parts": len(plans), **work.report()}
+        return learners
 
     def outcome(self, learners: Sequence[Learner], settings: Settings | None = None) -> Outcome:
         """Return the outcome of the finished learners of a candidate, by default the only one."""
@@ -196,6 +284,15 @@ class Fitting:
         )
 
 
+def _tell_round(listen: Listener, parts: Parts, step: str, rounds: int) -> None:
+    done = f"round {rounds}: {step.replace('_', ' ')}"
+    listen(WorkDone(done, estimated_gap=parts.gap_estimate))
+
+
+def _readings_of(learners: Sequence[Learner]) -> list[int]:
+    return [learner.progress.reading for learner in learners]
+
+
 @contextmanager
 def prepared(
     call: Call,
@@ -208,7 +305,8 @@ def prepared(
 ) -> Iterator[Fitting]:
     """Prepare shards in the directory ``cache`` and plan the memory of a fit; ``decide`` :
     completes settings by the data."""
-    how: Any = {"listen": call.listen, "executor": executor_of(call.open_parts)}
+    executor = getattr(call.open_parts, "executor", None)
+    how: Any = {"listen": call.listen, "executor": executor}
     with open_dataset(
         shards, reading, candidates[0], call.machine, cache, expected=expected, **how
     ) as data:

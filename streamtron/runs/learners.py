@@ -7,8 +7,6 @@ another, which are decided before training. What a learner finds is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 
 from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.errors import DataError, SettingsError
@@ -38,7 +36,7 @@ def make_learners(data: Data, settings: Settings) -> list[Learner]:
 
 
 def number_of_learners(settings: Settings, classes: int) -> int:
-    """Return how many ``make_learners`` makes of so many classes."""
+    """Return how many learners ``make_learners`` makes for this number of classes."""
     return classes if settings.one_vs_rest else 1
 
 
@@ -98,73 +96,43 @@ def train_in_time(trainer: Trainer, resumed: Resumed | None) -> None:
         trainer.end(trained=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """Trains learners on the same readings of the data, together or in groups."""
-
-    data: Data
-    settings: Settings
-    machine: Machine
-    listen: Listener = ignore
-    checkpointer: Checkpointer | None = None
-    at_once: int = 0
-    """learners that train together, 0 = all"""
-
-    def train(
-        self,
-        learners: Sequence[Learner],
-        state: State | None = None,
-        begin: Callable[[Sequence[Learner]], None] = lambda _: None,
-    ) -> None:
-        """Train learners to their ends, ``at_once`` together. ``state`` : they
-        are as it has them, and go on from there. ``begin`` : is called with the learners of each
-        group before it trains."""
-        size = self.at_once or len(learners)
-        begun = None if state is None else state.group
-        start = 0 if begun is None else begun[0]
-        while start < len(learners):
-            stop = min(start + size, len(learners))
-            if begun is not None and start == begun[0]:
-                stop = begun[1]
-            group = learners[start:stop]
-            resumed = None
-            if state is not None and begun in (None, (start, stop)):
-                resumed = Resumed(state.reading, [k for k in group if reopen(k)])
-            together = len(group) == len(learners)
-            with open_threads(self.machine.thread_count) as threads:
-                if resumed is None:
-                    begin(group)
-                trainer = (Margitron if self.settings.paper else OnePart)(
-                    self.data,
-                    group,
-                    self.settings,
-                    self.listen,
-                    threads,
-                    self.checkpointer,
-                    None if together else Group(learners, (start, stop)),
-                )
-                train_in_time(trainer, resumed)
-            if not together:
-                for learner in group:
-                    release_rows(learner)
-                return_memory()
-            start = stop
-
-
-def train_candidates(
-    training: Training, candidates: Sequence[Settings], state: State | None = None
-) -> list[list[Learner]]:
-    """Train candidates that agree in reading, order and seed on the same readings, from ``state``
-    on if there is one. Return the finished learners of each; see ``make_learners``."""
-    groups = [make_learners(training.data, settings) for settings in candidates]
-    learners = list(chain(*groups))
-    if state is not None:
-        new = iter(learners)
-        learners = state.learners(lambda _: next(new))
-        size = len(learners) // len(candidates)
-        groups = [learners[k * size : (k + 1) * size] for k in range(len(candidates))]
-    training.train(learners, state)
-    return groups
+def train_in_groups(
+    data: Data,
+    learners: Sequence[Learner],
+    settings: Settings,
+    machine: Machine,
+    listen: Listener = ignore,
+    checkpointer: Checkpointer | None = None,
+    *,
+    at_once: int = 0,
+    state: State | None = None,
+    begin: Callable[[Sequence[Learner]], None] | None = None,
+) -> None:
+    """Train learners to their ends on readings that they share, in groups of ``at_once``, 0 = all
+    together. ``state`` : they are as it has them, and go on from there. ``begin`` : is called with
+    the learners of each group before it trains."""
+    size, begun = at_once or len(learners), None if state is None else state.group
+    start = 0 if begun is None else begun[0]
+    while start < len(learners):
+        stop = min(start + size, len(learners))
+        if begun is not None and start == begun[0]:
+            stop = begun[1]
+        group = learners[start:stop]
+        resumed = None
+        if state is not None and begun in (None, (start, stop)):
+            resumed = Resumed(state.reading, [k for k in group if reopen(k)])
+        span = None if len(group) == len(learners) else Group(learners, (start, stop))
+        with open_threads(machine.thread_count) as threads:
+            if resumed is None and begin is not None:
+                begin(group)
+            kind = Margitron if settings.paper else OnePart
+            trainer = kind(data, group, settings, listen, threads, checkpointer, span)
+            train_in_time(trainer, resumed)
+        if span is not None:
+            for learner in group:
+                release_rows(learner)
+            return_memory()
+        start = stop
 
 
 def restore_finished(

@@ -19,8 +19,8 @@ from streamtron.solver.order import GROUP
 from streamtron.solver.passes import GATHERED
 
 LEARNER_BYTES = 8 * 5
-"""A column, for every learner while it scans: the running weights, those that are scanned, those
-summed afresh with their rounding errors, and the best (``benchmarks/wide.py``)."""
+"""A column, for every learner while it scans: the running weights, the scanned ones, the sums made
+afresh with their rounding errors, and the best weights (``benchmarks/wide.py``)."""
 
 EXPANDED_BYTES = 8 * 3
 """A column, for every learner in training whose penalty has a 1-norm: where rows outside memory are
@@ -68,7 +68,7 @@ CHUNKS_OF_A_PART = 80_000_000
 
 
 Needs = dict[str, int]
-"""What is in memory → bytes of it."""
+"""Item in memory → its bytes."""
 
 
 class DataSize(NamedTuple):
@@ -98,7 +98,7 @@ def fits_in_memory(settings: Settings, size: DataSize) -> bool:
 def memory_needed(
     settings: Settings, size: DataSize, *, learners: int = 1, threads: int = 1, of: int = 1
 ) -> Needs:
-    """Return what a fit keeps in memory, in bytes, if ``learners`` train together, ``of`` so many.
+    """Return the bytes that a fit keeps in memory if ``learners`` train together, ``of`` all.
 
     Examples
     --------
@@ -143,8 +143,8 @@ def memory_needed(
 
 
 class Plan(NamedTuple):
-    """The memory that a fit has: bytes for rows, how many learners train at a time of how many, and
-    what that takes."""
+    """The memory of a fit: bytes for rows, the number of learners, how many train at a time, and
+    the bytes that they need."""
 
     active_set: int
     learners: int
@@ -208,8 +208,8 @@ def plan_memory(
 def worker_memory_needed(
     settings: Settings, *, parts: int, at_once: int, columns: int = 0
 ) -> Needs:
-    """Return what a worker keeps in memory, in bytes, that holds so many parts and works on some of
-    them ``at_once``; ``settings`` are those of one part.
+    """Return the bytes that a worker keeps in memory if it holds ``parts`` parts and works on some
+    of them ``at_once``; ``settings`` are those of one part.
 
     Examples
     --------
@@ -230,8 +230,8 @@ def worker_memory_needed(
 def check_worker(
     settings: Settings, worker: str, limit: int | None, *, parts: int, at_once: int, columns: int
 ) -> None:
-    """Raise a MachineError, with the sum item by item, unless the parts of a worker, of so many
-    ``columns``, fit in its ``limit`` of bytes (None = it has none)."""
+    """Raise a MachineError, with the sum item by item, unless the parts of a worker, of ``columns``
+    columns, fit in its ``limit`` of bytes (None = it has none)."""
     needs = worker_memory_needed(settings, parts=parts, at_once=at_once, columns=columns)
     if limit is not None and (total := sum(needs.values())) > limit:
         raise MachineError(

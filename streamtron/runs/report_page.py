@@ -89,9 +89,8 @@ def report(
     check_outputs({"page": output}, [place.model, *held_out], runs=[directory])
     with shared(directory):
         store = finished_run.ended(directory)
-        content, manifest = dict(store.report or {}), finished_run.read_manifest(store)
+        content, (manifest, shards) = dict(store.report or {}), finished_run.read_shards(store)
         model = LinearModel.load(place.model)
-        shards = finished_run.shards_of(manifest, store)
         twice = trained_on(directory, held_out) if held_out and not size else []
         known = sum(shard.rows for shard in twice)
         kind, notes, measured = "given" if known else "held-out", list[str](), dict[str, Values]()
@@ -259,7 +258,7 @@ class Axis(NamedTuple):
 
 
 def by_reading(history: Rows, y: str, name: str = "", key: int = 1, form: Form = brief) -> Line:
-    """Return a line of what is known after each reading, hollow where it is not proven."""
+    """Return a line of a value after each reading, hollow where it is not proven."""
     known = [row for row in history if row.get("reading") is not None and row.get(y) is not None]
     unproven = [row for row in known if not row.get("proven", True)]
     return Line(name, pairs(known, "reading", y), key, True, pairs(unproven, "reading", y), form)
@@ -316,7 +315,7 @@ def _template() -> jinja2.Template:
 
 
 def _command(name: str, settings: Values) -> str:
-    """Return the command that fits with these settings, without those that are the defaults."""
+    """Return the command that fits with these settings, without the defaults."""
     defaults = Settings(loss=settings["loss"], rho=settings["rho"]).to_dict()
     defaults |= {"loss": Settings().loss, "rho": Settings().rho}
     words = ["streamtron", "fit", "SHARDS", "--model", name]

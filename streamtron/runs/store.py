@@ -55,10 +55,7 @@ _STATE_VERSION = 14
 _SCHEMA = "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
 
 _NO_FACT = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What is raised where JSON, or the content of a state, is not what a run writes."""
-
-_READ = ("reading", "seconds", "nonzeros_read", "bytes_read")
-"""What is told of the last state without reading it."""
+"""Raised where JSON, or the content of a state, is not as a run writes it."""
 
 Fact = TypeVar("Fact")
 
@@ -74,10 +71,8 @@ def no_run(path: str | os.PathLike[str]) -> DataError:
 
 
 class SavedState(NamedTuple):
-    """The solver's state, and what had been read, in so many seconds; ``seen`` as of a source.
-
-    ``numbers`` : of the columns, by rank, see ``Dataset``.
-    """
+    """The solver's state, with the nonzeros and bytes that were read until then, and the seconds
+    that it took. ``numbers``, ``seen`` : of the columns and of the shards, see ``Dataset``."""
 
     state: State
     labels: list[Label]
@@ -89,7 +84,7 @@ class SavedState(NamedTuple):
 
     @classmethod
     def of(cls, state: State, data: Dataset, seconds: float) -> SavedState:
-        """Return a state with what has been read of its data."""
+        """Return a state of learners on data."""
         read = data.nonzeros_read, data.bytes_read
         return cls(state, list(data.labels), data.numbers, *read, seconds, data.seen)
 
@@ -162,12 +157,6 @@ class Store:
         return self._model_file() is not None
 
     @property
-    def progress(self) -> dict[str, Any] | None:
-        """Of the last state the reading, and seconds, nonzeros and bytes read until then; None if
-        there is no state."""
-        return self._fact("progress", _progress)
-
-    @property
     def has_state(self) -> bool:
         """Whether there is a state, damaged or not."""
         return self.exists and self._state_file() is not None
@@ -190,7 +179,7 @@ class Store:
         return self._fact("model", _named("model"))
 
     def _fact(self, name: str, read: Callable[[Any], Fact]) -> Fact:
-        """Return what ``read`` makes of the JSON of a fact, None if there is none."""
+        """Read a fact from its JSON, null if there is none."""
         if self._facts is None:
             raise no_run(self.path)
         try:
@@ -230,7 +219,7 @@ class Store:
     def begin(
         self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
     ) -> None:
-        """Begin a run; what was there of another one is removed."""
+        """Begin a run; another one is removed."""
         self._commit(
             anew=True,
             settings=settings.to_dict(),
@@ -275,8 +264,8 @@ class Store:
         state: SavedState | None = None,
         parts: Path | None = None,
     ) -> None:
-        """End the run, or change it: commit what it is from now on, with the content of its model,
-        which is then put in its place.
+        """End the run, or change it: commit its new facts with the content of its model, which is
+        then put in its place.
 
         ``shards`` : that it was given, None = with which it began. ``state`` : None = the last one
         that was saved. ``parts`` : directory of the parts' states, None = as it is.
@@ -325,7 +314,7 @@ class Store:
         self.clean()
 
     def clean(self) -> None:
-        """Remove what killed processes left half-written, and states that no longer count."""
+        """Remove files that killed processes left half-written, and states that no longer count."""
         named = set[str | None]()
         if self.exists:
             named = {self._state_file(), self._model_file(), self.parts.name}
@@ -366,7 +355,7 @@ class Store:
         }
         del content["numbers"]
         write_sealed(self.path / name, content, {**saved.state.arrays, _NUMBERS: saved.numbers})
-        return {"state": name, "progress": {field: content[field] for field in _READ}}
+        return {"state": name}
 
 
 @contextmanager
@@ -409,7 +398,7 @@ def manifest_of(run: str | os.PathLike[str]) -> Manifest | None:
     return None if store.report is None else store.manifest
 
 
-# facts: each function returns what JSON tells, and raises one of _NO_FACT
+# facts: each function turns JSON into a fact, and raises one of _NO_FACT
 
 
 def _a(kind: type[Fact]) -> Callable[[Any], Fact]:
@@ -438,10 +427,6 @@ def _named(kind: str) -> Callable[[Any], str | None]:
 
 def _given(value: Any) -> list[tuple[str, int]]:
     return [(str(name), int(size)) for name, size in value]
-
-
-def _progress(value: Any) -> dict[str, Any] | None:
-    return value and {name: value[name] + 0 for name in _READ}
 
 
 def _forgotten(value: Any) -> list[Deletions]:

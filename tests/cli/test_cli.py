@@ -153,7 +153,7 @@ def test_a_traceback_is_shown_with_v_alone_and_of_a_defect_alone(run, tmp_path, 
     words = ("inspect", tmp_path / "bad")
     one_sentence(run(*words, "-v"), 3, "line 1")
     monkeypatch.setattr("streamtron.runs.inspect.inspect", lambda *_: 1 / 0)
-    one_sentence(run(*words), 1, "should not happen (ZeroDivisionError: ", "Run again with -v")
+    one_sentence(run(*words), 1, "internal error (ZeroDivisionError: ", "report the traceback")
     assert "Traceback" in run(*words, "-v").stderr
 
 

@@ -443,7 +443,7 @@ REFUSED = {
     "an old shard that is gone": ("update m 3.svm", "1.svm: gone from .*streamtron forget"),
     "other bytes of a shard": (
         "update m 1.svm 3.svm",
-        "its bytes are others .* forget, .* --mirror",
+        "its bytes differ from .* forget, .* --mirror",
     ),
     "a shard twice": ("update m 3.svm ./3.svm", "given twice"),
     "another format": ("update m t.parquet", "parquet, and the run's .* libsvm"),
