@@ -21,10 +21,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from scipy import sparse
 from sklearn.svm import LinearSVC
-from streamtron.data.column_specs import parse_spec
 
 import streamtron
-from streamtron.data.transformers import column_transformer
+from streamtron.data.transformers import column_transformer, parse_spec
 
 COLUMNS = (
     "age:number",
