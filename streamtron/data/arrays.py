@@ -22,7 +22,7 @@ from streamtron.data.blocks import (
 )
 from streamtron.data.dataset import ranked
 from streamtron.data.prepare import facts_of
-from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
+from streamtron.data.row_batch import RowBatch, offsets_of, take_rows
 
 
 def canonical(matrix: Any) -> Any:
@@ -94,8 +94,8 @@ class MemoryData:
         self._chunks = [block(start, stop) for start, stop, _ in chunk_cutter().cuts(indptr)]
         facts = NO_FACTS._replace(label_weights=(0.0,) * len(labels))
         for chunk in self._chunks:  # summed as those of a shard
-            stop = chunk.first_row + chunk.rows
-            facts = facts.plus(facts_of(slice_batch(self._batch, chunk.first_row, stop)))
+            rows = slice(chunk.first_row, chunk.first_row + chunk.rows)
+            facts = facts.plus(facts_of(take_rows(self._batch, rows)))
         self.facts = facts._replace(by_row=self._batch.by_row)
         borders = [
             chunk.first_row + border

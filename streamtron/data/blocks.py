@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core import rows as chunk
 from streamtron.core.rows import Chunk, Rows, freeze, make_rows
-from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch
+from streamtron.data.row_batch import RowBatch, offsets_of, take_rows
 
 _AT_ONCE = 1 << 25
 """Bytes allocated at once, for several buffers: a large array comes in large pages."""
@@ -146,7 +146,7 @@ def make_chunk(batch: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
 
 def chunk_of(rows: RowBatch, ranges: tuple[tuple[int, int], ...]) -> Chunk:
     """Return the rows of some ranges as a chunk, as views where they are one range."""
-    parts = [slice_batch(rows, start, stop) for start, stop in ranges]
+    parts = [take_rows(rows, slice(*part)) for part in ranges]
     if len(parts) == 1:
         return make_chunk(parts[0], ranges)
     values = None
@@ -234,7 +234,7 @@ def block_borders(rows: int, number: int) -> list[int]:
 def cut_blocks(part: RowBatch, number: int) -> list[RowBatch]:
     """Cut the rows of a shard's chunk into its blocks, as views."""
     borders = block_borders(part.rows, number)
-    return [slice_batch(part, start, stop) for start, stop in pairwise(borders)]
+    return [take_rows(part, slice(*block)) for block in pairwise(borders)]
 
 
 def has_one_value_a_row(rows: Rows) -> bool:

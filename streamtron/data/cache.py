@@ -44,6 +44,10 @@ class Names(NamedTuple):
     fingerprint: str
     shape: str
 
+    def path(self, directory: str) -> str:
+        """Return the path of the file."""
+        return os.path.join(directory, f"{'-'.join(self)}.cache")
+
 
 class Cache:
     """The prepared files of a directory, which is made if it is not there.
@@ -57,13 +61,12 @@ class Cache:
         with writing_cache(self.directory):
             os.makedirs(self.directory, exist_ok=True)
             remove_abandoned(self.directory)
-        self._paths = {
-            names._replace(fingerprint=""): path for path, names in _prepared_in(self.directory)
-        }
+        prepared = _prepared_in(self.directory)
+        self._paths = {names._replace(fingerprint=""): path for path, names in prepared}
 
     def find(self, shard: ShardFile) -> PreparedFile | None:
         """Find the prepared file of the shard as it is now, if it is intact."""
-        path = self._paths.get(_names_of(self.directory, self._reading, shard, ""))
+        path = self._paths.get(names_of(self.directory, self._reading, shard))
         if path is None:
             return None
         try:
@@ -73,13 +76,10 @@ class Cache:
             return None
 
 
-def path_of(directory: str, reading: ReaderConfig, shard: ShardFile, fingerprint: str) -> str:
-    """Return the path of a shard's prepared file."""
-    names = _names_of(directory, reading, shard, fingerprint)
-    return os.path.join(directory, f"{'-'.join(names)}.cache")
-
-
-def _names_of(directory: str, reading: ReaderConfig, shard: ShardFile, fingerprint: str) -> Names:
+def names_of(
+    directory: str, reading: ReaderConfig, shard: ShardFile, fingerprint: str = ""
+) -> Names:
+    """Return the parts of the name of a shard's prepared file."""
     shape: dict[str, Any] = {
         "format": shard.format,
         "reading": reading.key(),
@@ -105,8 +105,7 @@ def _prepared_in(directory: str) -> Iterator[tuple[str, Names]]:
 
 def drop_earlier(directory: str, present: Iterable[str]) -> None:
     """Remove the prepared files of what shards were before, given the paths of the present ones."""
-    matches = (_FLAT_FILE.fullmatch(os.path.basename(path)) for path in present)
-    stamps = {match[1]: match[2] for match in matches if match}
+    stamps = dict(os.path.basename(path).split("-")[:2] for path in present)
     with writing_cache(directory):
         for path, names in _prepared_in(directory):
             if stamps.get(names.place, names.stamp) != names.stamp:

@@ -26,7 +26,7 @@ from streamtron.core.rows import NO_FACTS, Facts, are_targets
 from streamtron.core.text import format_size
 from streamtron.data import readers
 from streamtron.data.blocks import cut_blocks
-from streamtron.data.cache import Cache, drop_earlier, path_of
+from streamtron.data.cache import Cache, drop_earlier, names_of
 from streamtron.data.discover import ShardFile
 from streamtron.data.flat_file import FlatWriter, PreparedFile
 from streamtron.data.labels import LabelTable
@@ -127,12 +127,12 @@ def _made(task: PrepareTask, progress: Progress) -> Prepared:
             done = fetched
         if unread and shard.size:
             _check_room(task, writer.bytes / shard.size)
-        path = path_of(task.directory, task.reading, shard, reader.fingerprint())
+        names = names_of(task.directory, task.reading, shard, reader.fingerprint())
         check_unchanged(shard)
         progress.add(shard.size - done, 0, 0)
         # without the name of the shard, which may have another one when the file is opened
         places = [place.removeprefix(f"{shard.name}, ") for place in table.places]
-        file = writer.finish(path, table.labels, places, facts)
+        file = writer.finish(names.path(task.directory), table.labels, places, facts)
     notes = tuple(sorted(reader.notes))
     return Prepared(shard, file, shard.bytes_to_read, file.nonzeros, notes=notes)
 

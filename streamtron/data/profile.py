@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,27 +119,6 @@ class ColumnProfile:
         return ("text", words) if is_string(type_) else (None, NO_KIND)
 
 
-class Guess(NamedTuple):
-    """A column, what it becomes (``"label"``, ``"weight"``, a kind; None: left out), why."""
-
-    profile: ColumnProfile
-    spec: str | None
-    reason: str
-
-    def described(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        known = self.profile
-        return {
-            "name": known.name,
-            "type": str(known.type),
-            "nulls": known.nulls,
-            "distinct": known.distinct,
-            "examples": known.examples,
-            "becomes": self.spec,
-            "reason": self.reason,
-        }
-
-
 def look_at(
     shards: Sequence[ShardFile],
     reading: ReaderConfig,
@@ -176,8 +155,11 @@ def look_at(
     return [*profiles.values()]
 
 
-def guesses(profiles: list[ColumnProfile], label: str | None, weight: str | None) -> list[Guess]:
-    """Guess what each column would become; the label is the one named, or of a usual name."""
+def guesses(
+    profiles: list[ColumnProfile], label: str | None, weight: str | None
+) -> list[dict[str, Any]]:
+    """Describe columns as JSON values, with a guess what each ``becomes``: label, weight, a kind;
+    None where it is left out; and why. The label is the one named, or of a usual name."""
     named = {profile.name for profile in profiles}
     label = label or next((name for name in ROLES["label"].names if name in named), None)
     made = []
@@ -187,7 +169,9 @@ def guesses(profiles: list[ColumnProfile], label: str | None, weight: str | None
             spec, reason = "label" if profile.name == label else "weight", ""
             if spec == "label" and profile.is_quantity:
                 reason = QUANTITY
-        made.append(Guess(profile, spec, reason))
+        described = {name: getattr(profile, name) for name in ("name", "type", "nulls", "distinct")}
+        described |= {"type": str(profile.type), "examples": profile.examples}
+        made.append(described | {"becomes": spec, "reason": reason})
     return made
 
 
@@ -203,15 +187,15 @@ def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None =
     profiles = look_at(find_shards(paths), reading, threads or 1, settings.sample_rows)
     if strange := away - {profile.name for profile in profiles}:
         raise SettingsError(f"columns auto without {min(strange)!r:.60}: no such column.")
-    guessed = guesses(profiles, settings.label, settings.weight)
     away.add((settings.text or "").removesuffix(":hash"))
-    guessed = [guess for guess in guessed if guess.profile.name not in away]
-    made = [guess for guess in guessed if guess.spec not in (None, "label", "weight")]
-    specs = [f"{guess.profile.name}:{guess.spec}" for guess in made]
+    guessed = guesses(profiles, settings.label, settings.weight)
+    guessed = [guess for guess in guessed if guess["name"] not in away]
+    made = [guess for guess in guessed if guess["becomes"] not in (None, "label", "weight")]
+    specs = [f"{guess['name']}:{guess['becomes']}" for guess in made]
     _log.warning("columns auto: %s", ",".join(specs) or "none")
     for guess in guessed:
-        if guess.spec is None:
-            _log.warning("columns auto leaves %s out: %s.", guess.profile.name, guess.reason)
+        if guess["becomes"] is None:
+            _log.warning("columns auto leaves %s out: %s.", guess["name"], guess["reason"])
     if not specs and settings.text is None:
         raise DataError(f"{paths[0]}: no column that --columns auto would make a feature of.")
     return settings.but(columns=tuple(specs) or None)

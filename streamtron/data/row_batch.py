@@ -56,13 +56,9 @@ class RowBatch(NamedTuple):
         return len(self.indices)
 
 
-def slice_batch(batch: RowBatch, start: int, stop: int) -> RowBatch:
-    """Return rows ``start`` … ``stop - 1`` of a batch, as views; its class table is kept whole."""
-    return take_rows(batch, slice(start, stop))
-
-
 def take_rows(batch: RowBatch, rows: slice | NDArray[np.int64]) -> RowBatch:
-    """Return some rows of a batch, in rising order; its class table is kept whole."""
+    """Return some rows of a batch, in rising order, as views where they are a slice; its class
+    table is kept whole."""
     place, numbers = batch.place, range(batch.rows)[rows] if isinstance(rows, slice) else rows
     indptr, stored = _part(batch.indptr, rows)
     offsets, labels = (None, rows) if (of := batch.code_offsets) is None else _part(of, rows)

@@ -20,7 +20,7 @@ from streamtron.data.labels import LabelTable
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import prefetch, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.row_batch import FileReader, RowBatch, slice_batch
+from streamtron.data.row_batch import FileReader, RowBatch, take_rows
 from streamtron.data.storage import is_uri
 
 _log = logging.getLogger("streamtron")
@@ -121,7 +121,7 @@ def rows_of(reader: FileReader, table: LabelTable) -> Iterator[RowBatch]:
     cutter = chunk_cutter()
     for batch in reader.batches():
         for start, stop, ends in cutter.cuts(batch.indptr):
-            parts.append(table.recoded(slice_batch(batch, start, stop)))
+            parts.append(table.recoded(take_rows(batch, slice(start, stop))))
             if ends:
                 yield make_block(parts)
                 parts = []

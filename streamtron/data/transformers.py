@@ -29,7 +29,23 @@ _HASHED_WORDS, _HASHED_CATEGORIES = 1 << 20, 1 << 18
 _MOST_CATEGORIES = 10_000
 
 
-class DateFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class _Features(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Take a table of cells of any type, of which some may be missing."""
+
+    def _cells(self, X: Any, *, reset: bool = False) -> NDArray[Any]:
+        """Return the cells; ``reset`` : it is fitted to them."""
+        if not reset:
+            check_is_fitted(self)
+        cells = validate_data(self, X, dtype=None, ensure_all_finite="allow-nan", reset=reset)
+        return np.asarray(cells)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class DateFeatures(_Features):
     """Turn dates into features: year, month, weekday and hour one-hot, and the days since 1970.
 
     Years and hours are those of the dates that it is fitted to; the days have mean 0 and variance 1
@@ -49,7 +65,7 @@ class DateFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn years, hours and the scale of the days."""
-        seconds = _seconds(validate_data(self, X, dtype=None, ensure_all_finite="allow-nan"))
+        seconds = _seconds(self._cells(X, reset=True))
         self.mean_, self.scale_, self.levels_ = [], [], []
         for column in seconds.T:
             known = column[~np.isnan(column)]
@@ -62,10 +78,8 @@ class DateFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Return the features, float64, sparse."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=None, ensure_all_finite="allow-nan", reset=False)
         blocks = []
-        for j, column in enumerate(_seconds(X).T):
+        for j, column in enumerate(_seconds(self._cells(X)).T):
             missing = np.isnan(column)
             filled = np.where(missing, 0.0, column)
             days = np.where(missing, 0.0, (filled / _DAY - self.mean_[j]) / self.scale_[j])
@@ -86,13 +100,8 @@ class DateFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             names += [f"{column}_{part}_{x}" for part, values in levels.items() for x in values]
         return np.array(names, dtype=object)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
-
-class TagFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class TagFeatures(_Features):
     """Turn lists of tags into one feature a tag, 1 where the list has it.
 
     A tag that none of the lists had to which it is fitted weighs nothing.
@@ -116,8 +125,7 @@ class TagFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the tags."""
-        X = validate_data(self, X, dtype=None, ensure_all_finite="allow-nan")
-        self.tags_ = []
+        X, self.tags_ = self._cells(X, reset=True), []
         for j in range(X.shape[1]):
             counts = Counter(tag for cell in X[:, j] for tag in _tags(cell))
             self.tags_.append(sorted(t for t in counts if counts[t] >= self.min_frequency))
@@ -125,8 +133,7 @@ class TagFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def transform(self, X: Any) -> sparse.csr_array:
         """Return the features, float64, sparse."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=None, ensure_all_finite="allow-nan", reset=False)
+        X = self._cells(X)
         rows, places, start = list[int](), list[int](), 0  # as 32-bit numbers: LinearSVC asks so
         for j, tags in enumerate(self.tags_):
             place = {tag: start + k for k, tag in enumerate(tags)}
@@ -147,7 +154,7 @@ class TagFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = tags.input_tags.categorical = True
+        tags.input_tags.categorical = True
         return tags
 
 

@@ -90,8 +90,7 @@ def _describe_files(paths: list[str], settings: Settings, machine: Machine) -> d
     if is_table and facts.get("layout", "columns") in ("columns", "transformed"):
         reading = reading_from_settings(settings)
         profiles = look_at(files, reading, machine.thread_count)
-        guessed = guesses(profiles, settings.label, settings.weight)
-        facts |= {"table": [guess.described() for guess in guessed]}
+        facts |= {"table": guesses(profiles, settings.label, settings.weight)}
         facts |= {"file": paths[0], "rows": max((profile.rows for profile in profiles), default=0)}
     return facts
 

@@ -18,7 +18,7 @@ from streamtron.data.flat_file import read_prepared
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import slice_batch
+from streamtron.data.row_batch import take_rows
 from streamtron.runs.convert import convert
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.solver.targets import TargetRule
@@ -152,7 +152,7 @@ def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_a_byte_each_where_
 def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
     [batch] = batches("a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n", SEVERAL)
     for start, stop in itertools.combinations(range(5), 2):
-        cut = slice_batch(batch, start, stop)
+        cut = take_rows(batch, slice(start, stop))
         assert rows_of(cut) == rows_of(batch)[start:stop]
         assert not len(cut.codes) or np.shares_memory(cut.codes, batch.codes)
 

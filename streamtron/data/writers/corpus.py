@@ -25,7 +25,7 @@ from streamtron.core.kinds import Range, checked, whole
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Label
 from streamtron.data.prefetch import in_order
-from streamtron.data.row_batch import RowBatch, offsets_of, slice_batch, sort_columns
+from streamtron.data.row_batch import RowBatch, offsets_of, sort_columns, take_rows
 from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
 
 GROUP_ROWS, FLIPPED = 4096, 0.03
@@ -94,7 +94,7 @@ def corpus_rows(
     made = in_order(partial(_batch, make), groups, available_processors())
     for group, batch in zip(groups, made, strict=True):
         first = group * GROUP_ROWS
-        yield slice_batch(batch, max(first_row - first, 0), min(end - first, GROUP_ROWS))
+        yield take_rows(batch, slice(max(first_row - first, 0), min(end - first, GROUP_ROWS)))
 
 
 def _batch(make: Group, group: int) -> RowBatch:
