@@ -19,9 +19,10 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import some
 from streamtron.data import ReaderConfig, ShardFile
 from streamtron.data.deletions import in_share
+from streamtron.data.formats.columns import find_label
 from streamtron.data.formats.layouts import Spot, decoded, is_list, is_number, is_string, plain
 from streamtron.data.packed import load_transformer, loaded, pack
-from streamtron.data.prefetch import prefetch
+from streamtron.data.prefetch import prefetch, run_in_thread
 from streamtron.data.readers import first_rows, table_reader
 from streamtron.data.transform import (
     DOCUMENTS,
@@ -103,9 +104,10 @@ def _fitted(
     for shard in shards:
         reader = table_reader(shard, reading)
         try:
-            label = reader.label_column()
+            schema = run_in_thread(reader.schema)
+            label = find_label(schema, reading, shard.name)
             if isinstance(given, bytes):
-                inputs = _inputs_of(reader.schema(), estimator, {label, weight}, text)
+                inputs = _inputs_of(schema, estimator, {label, weight}, text)
             else:
                 inputs = tuple((spec.name, spec.kind) for spec in given)
             break

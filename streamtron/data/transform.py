@@ -296,17 +296,18 @@ def _names(estimator: Any) -> list[str | None]:
 
 def _sources(estimator: Any, columns: Sequence[str], names: Sequence[str | None]) -> Iterator[str]:
     if not hasattr(estimator, "transformers_"):
+        known = {*columns}
         for name in names:
-            yield _source((name or "").rpartition("__")[2], columns, "all columns")
+            yield _source((name or "").rpartition("__")[2], known, "all columns")
         return
     for part, _, of in parts_of(estimator):
-        place, known = estimator.output_indices_[part], _columns_of(of, columns)
-        for name in names[place]:
+        known = {*_columns_of(of, columns)}
+        for name in names[estimator.output_indices_[part]]:
             feature = (name or "").removeprefix(f"{part}__")
-            yield known[0] if len(known) == 1 else _source(feature, known, part)
+            yield min(known) if len(known) == 1 else _source(feature, known, part)
 
 
-def _source(feature: str, columns: Sequence[str], otherwise: str) -> str:
+def _source(feature: str, columns: set[str], otherwise: str) -> str:
     """Return the longest name of a column with which the name of a feature begins."""
     feature = feature.removeprefix("missingindicator_")
     while feature and feature not in columns:

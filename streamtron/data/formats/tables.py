@@ -22,7 +22,7 @@ from streamtron.core.files import check_room, reading_from, writing_to
 from streamtron.core.text import reason_of, some
 from streamtron.data import storage
 from streamtron.data.deletions import in_share
-from streamtron.data.formats.columns import find_columns, find_label, resolve_layout, unused_in
+from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Spot, without_views
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
@@ -114,10 +114,6 @@ class TableReader(FileReader, ABC):
         schema = run_in_thread(self.schema)
         columns = find_columns(schema, self.reading, self.name)
         return dict(unused_in(schema, columns, self.reading))
-
-    def label_column(self) -> str | None:
-        """Return the column of the labels; None where there is none, and none is needed."""
-        return find_label(run_in_thread(self.schema), self.reading, self.name)
 
     def rows(self, columns: list[str], numbers: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield some columns, whatever they hold, in the order of the rows. ``numbers`` : see
