@@ -21,8 +21,9 @@ from streamtron.data.blocks import (
     squares_of,
 )
 from streamtron.data.dataset import ranked
+from streamtron.data.formats.layouts import stored
 from streamtron.data.prepare import facts_of
-from streamtron.data.row_batch import RowBatch, offsets_of, take_rows
+from streamtron.data.row_batch import RowBatch, take_rows
 
 
 def canonical(matrix: Any) -> Any:
@@ -125,12 +126,8 @@ def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.f
     from scipy import sparse
 
     if not sparse.issparse(X):
-        indptr = offsets_of(np.count_nonzero(X, axis=1))
-        columns = np.broadcast_to(np.arange(X.shape[1], dtype=np.uint32), X.shape)
-        if indptr[-1] == X.size:
-            return indptr, columns.ravel(), X.astype(np.float32).ravel()
-        present = X != 0
-        return indptr, columns[present], X[present].astype(np.float32, copy=False)
+        indptr, columns, values = stored(X)
+        return indptr, columns, values.astype(np.float32)
     if X.nnz:
         least, most = X.indices.min(), X.indices.max()
         if not 0 <= least <= most <= COLUMN_MAX:

@@ -38,20 +38,6 @@ own; ``transformed``, columns of any kinds that a transformer turns into feature
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What the columns of the first shard, or the model, which is named by ``by``, have decided.
-
-    ``asked`` tells whether the features were named: if not, a later shard that has more of them is
-    refused. ``unused`` are name and type of the other columns of the first shard.
-    """
-
-    layout: Layout
-    asked: bool = False
-    by: str = field(default="", compare=False)
-    unused: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
 class ReaderConfig:
     """How shards are to be read: one decision for the data set, kept in the model.
 
@@ -70,7 +56,11 @@ class ReaderConfig:
     values_column : where the features are a list, the name of the list of their values; None =
         found by the usual names, ``""`` = there is none and all values are 1.
     weights : ``"ignored"`` (prediction): a shard may come without the column of weights.
-    settled : None = layout and names are told by the first shard. Then all names are those found.
+    layout : of tables; None = layout and names are told by the first shard. Then all names are
+        those found.
+    asked : whether the features were named: if not, a later shard that has more is refused.
+    settled_by : the first shard, or the model, that has decided the layout.
+    unused : name and type of the other columns of the first shard.
     transformer : of scikit-learn, which turns columns into features.
     null_values : words that stand for a null in CSV beside the empty field; None = the usual ones.
     null_labels : in tables, rows without a label are ``"refused"`` or ``"left_out"``.
@@ -94,7 +84,10 @@ class ReaderConfig:
     features: tuple[str, ...] | None = None
     values_column: str | None = None
     weights: Literal["read", "ignored"] = "read"
-    settled: Settled | None = None
+    layout: Layout | None = None
+    asked: bool = False
+    settled_by: str = field(default="the first shard", compare=False)
+    unused: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
     names: Hashing | Vocabulary | None = None
     transformer: Transformer | None = None
     null_values: tuple[str, ...] | None = None
@@ -103,15 +96,9 @@ class ReaderConfig:
     unknown_features: Literal["refused", "out_of_range"] = "refused"
     share: tuple[float, float] = ALL
 
-    @property
-    def layout(self) -> Layout | None:
-        """The layout of tables, once it is settled."""
-        return self.settled.layout if self.settled else None
-
     def contract(self) -> dict[str, Any]:
         """Return what a model keeps of it, as plain JSON values."""
         plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
-        plain |= {"layout": self.layout, "asked": self.settled is not None and self.settled.asked}
         plain["hash_bits"] = getattr(self.names, "bits", None)
         plain["hash_seed"] = getattr(self.names, "seed", 0)
         plain["vocabulary"] = getattr(self.names, "names", None)
@@ -124,7 +111,7 @@ class ReaderConfig:
     def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
         """Make the reading of a contract, without a transformer; what is absent there has its
         default."""
-        values: dict[str, Any] = {"hash_seed": 0, "asked": True}
+        values: dict[str, Any] = {"hash_seed": 0}
         for name in filter(contract.__contains__, _CONTRACT):
             value = contract[name]
             if not _CONTRACT[name][1](value):
@@ -133,8 +120,8 @@ class ReaderConfig:
             values[name] = tuple(value) if isinstance(value, list) else value
         known = ((field, name) for name, (field, _) in _CONTRACT.items() if field)
         fields = {field: values[name] for field, name in known if name in values}
-        if (layout := values.get("layout")) is not None:
-            fields["settled"] = Settled(layout, values["asked"], "the model")
+        if fields.get("layout") is not None:
+            fields = {"asked": True, "settled_by": "the model", **fields}
         if values.get("vocabulary") is not None:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
@@ -173,10 +160,10 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "numbers": ("numbers", lambda x: type(x) is bool),
     "label": ("label_column", lambda x: x is None or type(x) is str),
     "weight": ("weight_column", lambda x: x is None or type(x) is str),
-    "layout": (None, lambda x: x is None or x in get_args(Layout)),
+    "layout": ("layout", lambda x: x is None or x in get_args(Layout)),
     "features": ("features", _are_names),
     "values": ("values_column", lambda x: x is None or type(x) is str),
-    "asked": (None, lambda x: type(x) is bool),
+    "asked": ("asked", lambda x: type(x) is bool),
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
     "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),

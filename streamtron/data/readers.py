@@ -16,6 +16,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.text import reason_of
 from streamtron.data.deletions import Deletions
 from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile
+from streamtron.data.formats.layouts import decoded
 from streamtron.data.manifest import check_unchanged
 from streamtron.data.prefetch import run_in_thread
 from streamtron.data.reader_config import ReaderConfig
@@ -116,8 +117,7 @@ def rows_with(
     places, equal_to = [np.zeros(0, np.int64)], np.arange(len(values))
     refusal = f"has no column {column!r} to look in. Name the rows with --rows FILE"
     for batch in table_reader(shard, ReaderConfig(), refusal=refusal).rows([column]):
-        array = batch.column(0)
-        cells = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+        cells = decoded(batch.column(0))
         try:
             typed = pa.array(values, pa.string()).cast(cells.type)
             places.append(pc.fill_null(pc.index_in(cells, value_set=typed), -1).to_numpy())

@@ -134,10 +134,10 @@ def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
 
 def _columns_of_table(reading: ReaderConfig) -> dict[str, Any]:
     """Return the columns of a table that are features, and the others; nothing of other shards."""
-    if reading.settled is None or reading.settled.unused is None:
+    if reading.unused is None:
         return {}
     features = reading.transformer.columns if reading.transformer else reading.features or ()
-    return {"features": [*features], "columns_not_used": dict(reading.settled.unused)}
+    return {"features": [*features], "columns_not_used": dict(reading.unused)}
 
 
 def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings: Settings) -> float:

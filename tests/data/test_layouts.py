@@ -22,7 +22,7 @@ from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
 from streamtron.data.formats.layouts import Columns, Spot
 from streamtron.data.formats.table_rows import make_batch
-from streamtron.data.reader_config import ReaderConfig, Settled
+from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import RowBatch
 from streamtron.data.transform import Transformer
 from streamtron.runs.change import update
@@ -394,7 +394,7 @@ def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit
 
 def test_vocabularies_of_the_same_names_share_a_cache_and_of_others_do_not():
     reading = ReaderConfig(names=Vocabulary(("a", "b")))
-    settled = [replace(reading, settled=Settled("map of names", by=name)) for name in "ab"]
+    settled = [replace(reading, layout="map of names", settled_by=name) for name in "ab"]
     assert settled[0].key() == settled[1].key()
     assert reading.key() == ReaderConfig(names=Vocabulary(("a", "b"))).key()
     assert reading.key() != ReaderConfig(names=Vocabulary(("b", "a"))).key()

@@ -23,7 +23,7 @@ from streamtron.data.formats.layouts import (
     layout_of,
     plain,
 )
-from streamtron.data.reader_config import Layout, ReaderConfig, Settled
+from streamtron.data.reader_config import Layout, ReaderConfig
 from streamtron.data.transform import Transformer
 
 MANY = 40
@@ -68,17 +68,21 @@ ROLES: dict[Role, RoleKind] = {
 def resolve_layout(schema: pa.Schema, reading: ReaderConfig, name: str) -> ReaderConfig:
     """Return the reading with the layout and column names of this schema."""
     columns = find_columns(schema, reading, name)
-    unused = unused_in(schema, columns, reading)
-    settled = Settled(columns.layout, reading.features is not None, name, unused)
+    settled = replace(
+        reading,
+        layout=columns.layout,
+        asked=reading.features is not None,
+        settled_by=name,
+        unused=unused_in(schema, columns, reading),
+    )
     if columns.transformer is not None:
-        return replace(reading, settled=settled)
+        return settled
     none = reading.values_column if columns.layout.startswith("lists") else ""
     return replace(
-        reading,
+        settled,
         label_column=reading.label_column or columns.label,
         features=columns.features,
         values_column=none if columns.values is None else columns.values,
-        settled=settled,
     )
 
 
@@ -137,11 +141,6 @@ class _Table(NamedTuple):
         hidden = len(self.schema) - MANY
         shown += [f"… {hidden} more"] if hidden > 0 else []
         return f"(columns there: {', '.join(shown)})"
-
-    @property
-    def by(self) -> str:
-        """What has settled the columns."""
-        return self.reading.settled.by if self.reading.settled else "the first shard"
 
     def label(self) -> str | None:
         """Return the column of the labels; None where there is none, and none is needed."""
@@ -208,16 +207,16 @@ class _Table(NamedTuple):
 
     def features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the column of the features or, in the layout ``columns``, one a feature."""
-        settled, features = self.reading.settled, self.reading.features
-        is_new = settled is not None and not settled.asked
+        reading, features = self.reading, self.reading.features
+        is_new = reading.layout is not None and not reading.asked
         usual = self.usual_features(taken) if features is None or is_new else ()
         features = usual if features is None else features
         new = [column for column in usual if column not in features]
-        if new and self.reading.unknown_features == "refused":
+        if new and reading.unknown_features == "refused":
             self.refuse(
-                f"{some(new)} would be features too, and {self.by} has none of that name. All "
-                "shards need the same columns: add them there, remove them here, or name those to "
-                "read with --features NAME,NAME,…"
+                f"{some(new)} would be features too, and {reading.settled_by} has none of that "
+                "name. All shards need the same columns: add them there, remove them here, or name "
+                "those to read with --features NAME,NAME,…"
             )
         there = Counter(self.schema.names)
         for column, times in Counter(features).items():
@@ -230,14 +229,14 @@ class _Table(NamedTuple):
 
     def usual_features(self, taken: set[str | None]) -> tuple[str, ...]:
         """Return the features where none are named; in a later shard, those of its layout."""
-        settled, usual = self.reading.settled, ROLES["features"].names
+        settled, usual = self.reading.layout, ROLES["features"].names
         free = [(f.name, layout_of(f.type)) for f in self.schema if f.name not in taken]
         numbers = tuple(name for name, layout in free if layout == "columns")
         lists = tuple(
             name for name, layout in free if name in usual and layout not in (None, "columns")
         )
         if settled is not None:
-            return numbers if settled.layout == "columns" else lists
+            return numbers if settled == "columns" else lists
         if len(lists) > 1:
             self.refuse_several("features", lists)
         if not lists and (len(numbers) < len(free) or not free):
@@ -248,8 +247,7 @@ class _Table(NamedTuple):
 
     def layout(self, features: Sequence[str]) -> Layout:
         """Return the one layout of all columns of features."""
-        settled = self.reading.settled
-        expected = settled.layout if settled else None if len(features) == 1 else "columns"
+        expected = self.reading.layout or (None if len(features) == 1 else "columns")
         for field in map(self.schema.field, features):
             layout = layout_of(field.type)
             if layout is None:
@@ -258,8 +256,8 @@ class _Table(NamedTuple):
             if layout != expected:
                 self.refuse(
                     f"{field.name!r} of type {field.type} holds {LAYOUTS[layout].words}, and the "
-                    f"features are {LAYOUTS[expected].words} in {self.by}. All shards need one "
-                    "layout: use streamtron convert for those that differ."
+                    f"features are {LAYOUTS[expected].words} in {self.reading.settled_by}. All "
+                    "shards need one layout: use streamtron convert for those that differ."
                 )
         assert expected is not None
         return expected
@@ -270,7 +268,7 @@ class _Table(NamedTuple):
         To take all values as 1 while they stand in a column not understood would be silent.
         """
         named, usual = self.reading.values_column, ROLES["values"].names
-        without = self.reading.settled is not None and named is None
+        without = self.reading.layout is not None and named is None
         if not without and (column := self.find("values", named, needed=named is not None)):
             return column
         may_be = [
@@ -283,7 +281,7 @@ class _Table(NamedTuple):
             self.refuse(
                 f"{some(may_be)} may hold the values of the features in {columns.features[0]!r}. "
                 f'Name the list of them with --values NAME, or say --values "" if all are 1, as '
-                f"they are without one in {self.by} {self.there}."
+                f"they are without one in {self.reading.settled_by} {self.there}."
             )
         return None
 
@@ -306,7 +304,7 @@ class _Table(NamedTuple):
     def check_apart(self, features: Sequence[str], label: str | None, weight: str | None) -> None:
         """Refuse a label, or a row weight, that is a feature as well, unless a model has it so."""
         for role, column in (("label", label), ("weight", weight)):
-            if column in features and self.reading.settled is None:
+            if column in features and self.reading.layout is None:
                 apart = f"Leave it out of the features, or name another column by --{role}."
                 self.refuse(f"{column!r} is both the {role} and a feature. {apart}", SettingsError)
 
@@ -314,7 +312,7 @@ class _Table(NamedTuple):
         self, transformer: Transformer, label: str | None, weight: str | None
     ) -> Columns:
         """Return the columns that a transformer takes."""
-        names, settled = transformer.columns, self.reading.settled
+        names, settled = transformer.columns, self.reading.layout
         self.check_apart(names, label, weight)
         times = Counter(self.schema.names)
         for name in names:

@@ -146,7 +146,7 @@ class Entries(NamedTuple):
 
     indptr: Offsets
     columns: Any
-    values: NDArray[np.float32] | None
+    values: Any
 
 
 def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -196,9 +196,10 @@ def stored(matrix: NDArray[Any]) -> Entries:
     """Return what is not 0 in a matrix."""
     is_stored = matrix != 0
     indptr = offsets_of(np.count_nonzero(is_stored, axis=1))
-    kept = slice(None) if indptr[-1] == matrix.size else is_stored.ravel()
-    columns = np.tile(np.arange(matrix.shape[1], dtype=np.uint32), len(matrix))
-    return Entries(indptr, columns[kept], matrix.ravel()[kept])
+    columns = np.broadcast_to(np.arange(matrix.shape[1], dtype=np.uint32), matrix.shape)
+    if indptr[-1] == matrix.size:
+        return Entries(indptr, columns.ravel(), matrix.ravel())
+    return Entries(indptr, columns[is_stored], matrix[is_stored])
 
 
 def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:

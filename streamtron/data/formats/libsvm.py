@@ -80,9 +80,9 @@ class LibsvmReader(FileReader):
 
     def resolve(self) -> ReaderConfig:
         """Return the config: text has column numbers, and its base is told by its rows."""
-        if self.reading.settled is not None:
+        if self.reading.layout is not None:
             raise DataError(
-                f"{self.name}: libsvm text, and {self.reading.settled.by} has the columns of "
+                f"{self.name}: libsvm text, and {self.reading.settled_by} has the columns of "
                 "tables. Text may count its own from 0 or from 1: convert it with streamtron "
                 "convert --format parquet --index-base 0 (or 1)."
             )

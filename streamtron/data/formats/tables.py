@@ -105,7 +105,7 @@ class TableReader(FileReader, ABC):
 
     def resolve(self) -> ReaderConfig:
         """Return the config with the layout and the columns of this file, if it has none."""
-        if self.reading.settled is not None:
+        if self.reading.layout is not None:
             return self.reading
         return resolve_layout(run_in_thread(self.schema), self.reading, self.name)
 
