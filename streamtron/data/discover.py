@@ -18,7 +18,7 @@ from streamtron.data.formats.text_stream import PACKED
 from streamtron.data.prefetch import run_in_thread
 from streamtron.data.storage import Stamp
 
-Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw"]
+Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw", "h5ad"]
 
 
 class FileFormat(NamedTuple):
@@ -43,6 +43,7 @@ FORMATS: dict[Format, FileFormat] = {
     "vw": FileFormat(
         "Vowpal Wabbit's text", (".vw",), "vowpal_wabbit", "VowpalWabbitReader", is_text=True
     ),
+    "h5ad": FileFormat("AnnData", (".h5ad",), "anndata", "AnnDataReader"),
     "libsvm": FileFormat("libsvm text", (), "libsvm", "LibsvmReader", is_text=True),
 }
 """Every format that is read. libsvm text has any suffix that no other format claims."""
