@@ -15,6 +15,7 @@ from tests.helpers.processes import succeeded
 from tests.helpers.runs import put_fact, report_of
 
 MANY = "".join(f"{name} {1 + k}:1 20:{k}.5\n" for k, name in enumerate("abcdefghij")) * 4
+MAILS = '{"t": "good fine day", "y": "a"}\n{"t": "bad awful day", "y": "b"}\n' * 4
 NUMBERS = "".join(f"{0.5 * k} 1:{k} 2:{k % 3}\n" for k in range(1, 60))
 
 
@@ -26,12 +27,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         generate(str(directory / name), rows=rows, columns=80, seed=1, shards=2, first_row=first)
     (directory / "many.svm").write_text(MANY)
     (directory / "numbers.svm").write_text(NUMBERS)
+    (directory / "mails.jsonl").write_text(MAILS)
     for name, shards, how in (
         ("two", "train", {}),
         ("many", "many.svm", {"multiclass": True}),
         ("numbers", "numbers.svm", {"loss": "squared_error"}),
+        ("sparse", "train", {"loss": "log_loss", "penalty": "l1", "C": 0.5}),
+        ("mails", "mails.jsonl", {"text": "t", "label": "y"}),
     ):
         streamtron.fit(directory / shards, model=directory / name, tol=1e-6, **how)
+    calibrated = streamtron.calibrate(directory / "mails", directory / "mails.jsonl")
+    calibrated.save(directory / "calibrated")
     return directory
 
 
@@ -62,16 +68,27 @@ def test_help(command, run, snapshot, monkeypatch):
         "fit train --model again",
         "fit train --model steps --stage 1 --tol 0.5 -v",
         "fit train --model length --stage 1 --variant length --tol 0.5 -v",
+        "fit train --model hinge --loss hinge -v",
+        "fit train --model sparse2 --loss log_loss --penalty l1 --C 0.5",
+        "fit mails.jsonl --text t --label y --model anew --calibrate mails.jsonl",
         "sweep train --valid held-out --C 0.1,1",
+        "sweep train --valid held-out --penalty elasticnet --C 0.1 --l1-ratio 0.1,0.5,1",
         "sweep many.svm --valid many.svm --multilabel --C 0.01,1 --metric macro_roc_auc",
         "evaluate two held-out",
         "evaluate many many.svm --worst 2",
         "evaluate numbers numbers.svm",
         "explain two --most 3",
         "explain many many.svm --row 3 --most 2",
+        "explain numbers --most 2",
+        "explain numbers numbers.svm --row 3",
         "inspect train",
+        "inspect sparse",
+        "inspect mails",
+        "inspect calibrated",
+        "inspect numbers",
         "inspect numbers.svm",
         "certify two",
+        "certify sparse",
     ],
 )
 def test_summary(words, run, snapshot):
@@ -109,7 +126,13 @@ HISTORY[0] |= {"lower": None, "gap": None, "proven": False}
 
 
 @pytest.mark.parametrize(
-    ("model", "valid"), [("two", "held-out"), ("many", "many.svm"), ("numbers", "numbers.svm")]
+    ("model", "valid"),
+    [
+        ("two", "held-out"),
+        ("many", "many.svm"),
+        ("numbers", "numbers.svm"),
+        ("sparse", "held-out"),
+    ],
 )
 def test_page(model, valid, place, snapshot):
     report = report_of(place / f"{model}.run")

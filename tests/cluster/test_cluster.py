@@ -49,23 +49,6 @@ def corpus(tmp_path_factory):
     return directory
 
 
-def _two(item: int, shared: int) -> Iterator[int]:
-    yield item + shared
-
-
-def test_what_tasks_have_in_common_is_with_every_worker_so_that_any_may_have_the_task(workers):
-    workers.client.wait_for_workers(2)
-    workers.client.amm.stop()  # every two seconds Dask removes copies that no task waits for
-    try:
-        results = workers(_two, [1, 2], 10)
-        assert next(results) == 11
-        held = workers.client.who_has()
-    finally:
-        workers.client.amm.start()
-    assert [len(own) for key, own in held.items() if "_two_shared" in str(key)] == [2]
-    assert list(results) == [12]
-
-
 def test_workers_of_a_command_import_nothing_from_its_directory(model, corpus, tmp_path):
     for name in ("multiprocessing", "socket", "numpy", "distributed"):
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').close()\n")

@@ -30,9 +30,6 @@ from tests.helpers.oracle import LARGEST_COUNT, DualOracle, Oracle, shuffled
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
 
-NONE: NDArray[np.float64] = frozen([], np.float64)
-"""t of rows whose labels are classes."""
-
 
 def phi_of(loss: str) -> kernels.Phi:
     return replace(LOSSES[loss], epsilon=EPSILON).phi

@@ -76,9 +76,6 @@ def test_a_quota_of_processors_counts_and_a_share_of_one_is_one(tmp_path, versio
     assert available_processors(machine(tmp_path, version, "/a", {}, quota)) == number
 
 
-SLOW = pytest.mark.slow
-
-
 def in_python(code: str) -> Ended:
     """Code in a Python of its own."""
     words = [sys.executable, "-c", code]

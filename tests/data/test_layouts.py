@@ -49,11 +49,6 @@ def read(
     return list(open_reader(shard, reading).batches())
 
 
-def refusal(directory: Path, columns: dict[str, Any], **reading: Any) -> str:
-    config = ReaderConfig(labels="optional", **reading)
-    return refused(lambda: read(directory, columns, config), StreamtronError)
-
-
 def rows_in(*given: Any) -> list[Any]:
     """Columns and values of all rows."""
     return [row[1:3] for row in rows_of(read(*given))]

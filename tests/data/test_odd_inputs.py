@@ -155,30 +155,6 @@ def test_a_shard_may_be_dated_before_1970_and_in_the_future(tmp_path, dated):
         assert done.returncode == 0, (words, done.stderr)
 
 
-@pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
-@pytest.mark.parametrize("words", [("update", "m.run", "new.svm"), ("forget", "m.run", "b.svm")])
-def test_a_shard_that_has_grown_since_is_refused_and_the_advice_works(tmp_path, words, cached):
-    (tmp_path / "data").mkdir()
-    for name in ("data/a.svm", "data/b.svm", "new.svm"):
-        (tmp_path / name).write_text(f"1 1:{len(name)}\n-1 2:{ord(name[-5])}\n")
-    assert here(tmp_path, "fit", "data", "--model", "m").returncode == 0
-    if not cached:
-        assert here(tmp_path, "cache", "m", "--clear").returncode == 0
-    with open(tmp_path / "data" / "a.svm", "a") as file:
-        file.write("1 1:7\n")
-    one_sentence(
-        here(tmp_path, *words),
-        3,
-        "a.svm: changed since m.run",
-        "was made of it",
-        "Put it back as it was",
-        "streamtron forget m.run a.svm",
-    )
-    for advised in (("forget", "m.run", "a.svm"), ("update", "m.run", "data/a.svm"), words):
-        succeeded(here(tmp_path, *advised))
-    assert here(tmp_path, "certify", "m.run").returncode == 0
-
-
 @pytest.mark.parametrize("digits", [5000, 30])
 @pytest.mark.parametrize(
     "words",

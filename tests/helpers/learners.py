@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.rows import NO_FACTS, Label, Rows
-from streamtron.runs import store
-from streamtron.runs.learners import restore_finished
-from streamtron.runs.parts import take_saved_alphas
+from streamtron.core.rows import Label, Rows
 from streamtron.solver.held_loss import HeldLoss, Vector
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
@@ -35,6 +30,7 @@ PLANS = {
     "few columns": {"active_set": 8000},
     "nothing held": {"active_set": 0, "max_epochs": 3},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
+    "stages": {"stage": "1,0.1", "tol": 0.02},
 }
 
 plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
@@ -93,17 +89,6 @@ def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
     for name in names:
         patch.setattr(kernels, name, partial(call, name, getattr(kernels, name)))
     return counter
-
-
-def learners_of_run(run: Path) -> list[Learner]:
-    """The learners of a run that has ended, in the ranks of its data."""
-    opened = store.reading(run)
-    settings, saved = Settings.from_dict(opened.settings), opened.state()
-    assert saved is not None
-    learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
-    if settings.parts is not None:
-        take_saved_alphas(opened.parts, settings, learners)
-    return learners
 
 
 def held_loss(

@@ -50,21 +50,6 @@ def test_report_and_model_have_bounds_of_every_reading_and_the_report_its_second
     assert {*names.split()} <= set(report)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"stage": "1.5,1,0.5", "active_set": 20_000}, {"active_set": 20_000}, {}]
-)
-def test_a_reading_is_called_proven_where_it_made_a_certificate(place, settings):
-    told: list[streamtron.events.Event] = []
-    how = {"tol": 1e-3, "max_epochs": 30, "listen": told.append}
-    history = streamtron.fit(place / "train", **how, **settings).certificate["history"]
-    done = [event for event in told if isinstance(event, streamtron.events.ReadingDone)]
-    assert [row["proven"] for row in history] == [event.certificate is not None for event in done]
-    assert len(history) > 1
-    if "active_set" in settings:  # P is not known where not all rows are in memory
-        assert {row["lower"] for row in history if not row["proven"]} == {None}
-    assert history[0]["upper"] > 0
-
-
 @pytest.mark.parametrize("tol", [1e-3, 0.2])  # the latter is proven by the new rows alone
 def test_an_update_begins_a_history_of_its_own(place, tmp_path, tol):
     model = streamtron.fit(place / "train", model=tmp_path / "updated.st", tol=tol)
@@ -78,21 +63,6 @@ def test_an_update_begins_a_history_of_its_own(place, tmp_path, tol):
     assert history[-1]["seconds"] <= changed["seconds"]
     again = streamtron.update(tmp_path / "updated.st", place / "more")  # has them already
     assert again.report["history"] == history
-
-
-def test_a_resumed_run_goes_on_with_its_history_and_its_clock(place):
-    reports = []
-    for most in (2, 4):
-        settings = streamtron.Settings(active_set=30_000, tol=1e-6, max_epochs=most)
-        how = {"model": place / "resumed.st", "resume": True}
-        reports.append(streamtron.run(place / "train", settings, **how).report)
-        streamtron.fit(place / "train", tol=1e-9)  # time that is not the run's
-    before, after = (report["history"] for report in reports)
-    assert after[: len(before)] == before
-    assert len(after) > len(before)
-    seconds = [row["seconds"] for row in after]
-    assert seconds == sorted(seconds)
-    assert seconds[-1] <= reports[1]["seconds"]
 
 
 def test_a_model_and_a_certificate_are_short_in_text_and_true(outcome):

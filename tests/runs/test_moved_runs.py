@@ -230,26 +230,3 @@ def test_of_a_run_whose_change_was_cut_off_or_state_spoilt_it_tells_what_to_do(d
     assert "call the update or forget that was interrupted again" in facts["next"]
     assert "its checksum does not match" in caplog.text
     assert everything(desk) == before
-
-
-def test_inspect_and_export_show_settings_transformer_and_calibration_of_a_model(tmp_path):
-    texts = {"good fine day": "a", "bad awful day": "b", "fine good": "a", "awful": "b"}
-    lines = [json.dumps({"t": text, "y": label}) for text, label in texts.items()]
-    (tmp_path / "d.jsonl").write_text("\n".join(lines))
-    for words in (
-        "fit d.jsonl --text t --label y --model m",
-        "fit d.jsonl --text t --label y --model c --C 1 --calibrate d.jsonl",
-        "export m --format json -o j",
-    ):
-        assert here(tmp_path, *words.split()).returncode == 0
-    plain, calibrated = (here(tmp_path, "inspect", name).stdout for name in ("m", "c"))
-    for line in ("format version  3", "C  1.0", "not set  .*class_weight, .*delta"):
-        for said in (plain, calibrated):
-            assert re.search(line.replace("  ", " +"), said), line
-    assert re.search("transformer +t text", plain)
-    assert "probabilities      none, it is not calibrated" in plain
-    assert "probabilities      sigmoid" in calibrated
-    exported = json.loads((tmp_path / "j").read_text())
-    assert exported["settings"]["C"] == 1.0
-    assert exported["reading"]["transformer"]["inputs"] == [["t", "text"]]
-    assert "text:t__awful" in exported["directions"][0]["name"]

@@ -95,34 +95,6 @@ def test_what_is_said_of_labels_is_refused_of_numbers(place):
     one_sentence(here(place, *fit), 2, "numbers have none")
 
 
-def test_the_page_begins_with_r2_and_rmse_beside_the_deviation_and_has_no_classes(place):
-    streamtron.report(place / "huber", place / "page.html", valid=place / "held-out.svm")
-    page = (place / "page.html").read_text()
-    measured = streamtron.evaluate(place / "huber", place / "held-out.svm")
-    words = (
-        "On 200 held-out rows its R² is ",
-        "(RMSE)",
-        "(standard deviation)",
-        "Predicted and true",
-        "Residuals of the held-out rows",
-        "raise the number",
-    )
-    for text in (*words, f"{measured.rmse:.3g}", f"{measured.target_deviation:.3g}"):
-        assert text in page, text
-    for text in ("ROC", "true class", "speak for", "Margins"):
-        assert text not in page, text
-
-
-def test_explain_and_inspect_speak_of_no_class(place):
-    row = here(place, "explain", "huber", "held-out.svm", "--row", "3").stdout
-    wanted = streamtron.load(place / "huber").predict(_rows("held-out")[0])[3]
-    assert f"{wanted:+.6g}" in row
-    for text in (row, here(place, "explain", "huber").stdout):
-        assert "class" not in text
-        assert "label" not in text
-    assert "regression" in here(place, "inspect", "huber").stdout
-
-
 def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
     how: dict[str, Any] = {"valid": place / "held-out.svm", "C": [1e-6, 1e-4, 1.0]}
     for metric in (None, "rmse", "mae"):

@@ -17,7 +17,6 @@ from streamtron.core.losses import LOSSES, slopes, values
 from streamtron.runs.report import Outcome
 from streamtron.solver import joint
 from streamtron.solver.progress import BestWeights
-from tests.helpers.processes import here, succeeded
 from tests.helpers.svm_text import svm_lines, write_shards
 from tests.helpers.user_rows import list_rows
 
@@ -244,31 +243,6 @@ def test_a_model_is_proven_again_by_its_witness_and_without_it(loss, ratio, tmp_
         assert not none.weights.any()
         proven = streamtron.certify(tmp_path / "none").certificate
         assert proven.relative_duality_gap == none.certificate["relative_duality_gap"] < 1e-4
-
-
-def test_the_summary_and_the_page_say_how_many_weights_are_proven_to_be_0(tmp_path):
-    X, signs = drawn(6)
-    shards, model = write(tmp_path, X, signs), str(tmp_path / "m")
-    words = ("--model", model, "--penalty", "l1", "--C", 0.05, "--tol", 1e-5)
-    ran = here(tmp_path, "fit", *shards, *words)
-    zeros = streamtron.load(model).certificate["zero_columns"]
-    assert 0 < zeros < COLUMNS
-    assert f"{zeros} of {COLUMNS} weights are proven to be 0 at the optimum" in ran.stdout
-    said = f"{zeros} weights are proven to be 0 at the optimum"
-    assert said in here(tmp_path, "certify", model).stdout
-    streamtron.report(model, tmp_path / "page.html")
-    assert "columns that weigh 0 at the optimum" in (tmp_path / "page.html").read_text()
-
-
-def test_a_sweep_over_the_ratio_tells_how_many_weights_are_not_0(tmp_path):
-    X, signs = drawn(6)
-    shards = write(tmp_path, X, signs)
-    words = f"--valid {shards[3]} --penalty elasticnet --C 0.1 --l1-ratio 0.1,0.5,1 --table t.csv"
-    ran = succeeded(here(tmp_path, "sweep", *shards[:3], *words.split()))
-    assert "l1 ratio" in ran.stdout
-    table = np.genfromtxt(tmp_path / "t.csv", delimiter=",", names=True, dtype=None, encoding=None)
-    assert table["l1_ratio"].tolist() == [0.1, 0.5, 1.0]
-    assert sorted(table["nonzero_weights"], reverse=True) == table["nonzero_weights"].tolist()
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.99])

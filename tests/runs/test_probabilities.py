@@ -243,39 +243,6 @@ def test_a_model_whose_run_another_process_changes_is_not_calibrated(run, place)
     assert (place / "busy").read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", ["two", "many"])
-@pytest.mark.parametrize("loss", ["log_loss", "hinge"])
-def test_objectives_and_gap_are_shown_and_no_margin_where_the_loss_has_none(run, place, loss, kind):
-    many = ["--multiclass"] if kind == "many" else []
-    words = f"fit {kind}-train.svm --loss {loss} --model model --overwrite --report report.json"
-    shown = [
-        run(*words.split(), *many, "--log", "log.jsonl", "-v"),
-        run("inspect", "model"),
-        run("report", "model", "-o", "page.html", "--valid", f"{kind}-train.svm"),
-    ]
-    assert [done.returncode for done in shown] == [0, 0, 0]
-    page = re.sub(r"<(svg|style|script).*?</\1>", "", (place / "page.html").read_text(), flags=re.S)
-    told = json.loads((place / "report.json").read_text())
-    assert told["settings"]["loss"] == loss
-    for text in (shown[0].stdout, shown[1].stdout, page):
-        assert not re.search(r"(lower|upper) bound|soft margin|slack|\b(inf|nan|None)\b", text)
-        assert "primal" in text
-        assert "dual" in text
-    assert f"<b>{loss}</b><span>loss</span>" in page
-    assert ("Reliability" in page) == (loss == "log_loss")
-    line = [row for row in shown[0].stderr.splitlines() if ", scan, " in row][-1]
-    assert "bound" not in line
-    assert float(line.partition(", gap ")[2]) <= 0.01
-    events = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
-    last = [event for event in events if event["event"] == "reading_done"][-1]
-    assert last["proven_lower_bound"] is last["proven_upper_bound"] is None
-    assert 0.0 < last["proven_dual_objective"] <= last["proven_primal_objective"]
-    for learner in told.get("learners", [told]):
-        proven = learner["certificate"]
-        assert proven["primal_margin"] is proven["upper_bound"] is None
-        assert 0.0 < proven["dual_objective"] <= proven["primal_objective"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_probabilities_of_log_loss_are_those_of_scikit_learns_logistic_regression(place, kind):
     X, y = _rows(kind)

@@ -3,7 +3,6 @@
 import ctypes
 import itertools
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,29 +127,6 @@ def test_our_model_is_proven_again_by_one_reading_with_a_witness_or_without(data
     assert without.certificate.relative_duality_gap <= 1e-6
     for each in (proof, without):
         sound(each, best_margin(data, C, rho))
-
-
-def test_threads_share_the_scans_of_a_proof_and_change_no_bit(tmp_path):
-    random = np.random.default_rng(0)
-    X = random.normal(size=(4096, 70)).astype(np.float32)  # a block that is worth sharing
-    labels = X[:, 0] + random.normal(size=len(X)) > 0.0
-    features = pa.FixedSizeListArray.from_arrays(X.ravel(), X.shape[1])
-    pq.write_table(pa.table({"label": labels, "features": features}), tmp_path / "rows.parquet")
-    fit(tmp_path / "rows.parquet", model=tmp_path / "m", machine=Machine(threads=1))
-
-    def proofs(threads: int) -> tuple[list[Proof], set[str]]:
-        names = set[str]()
-
-        def listen(_: object) -> None:
-            names.update(thread.name for thread in threading.enumerate())
-
-        how: Any = {"machine": Machine(threads=threads), "listen": listen}
-        found = [certify(tmp_path / "m", s, **how) for s in (None, tmp_path / "rows.parquet")]
-        return found, {name for name in names if name.startswith("streamtron-learner")}
-
-    (alone, none), (shared, helpers) = proofs(1), proofs(3)
-    assert alone == shared
-    assert (bool(helpers), none) == (True, set())
 
 
 @pytest.mark.parametrize(

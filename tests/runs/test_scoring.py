@@ -2,10 +2,8 @@
 
 import csv
 import io
-import json
 import shutil
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -299,39 +297,3 @@ def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypat
     assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
     for model in ("svm", "number"):
         assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]
-
-
-def test_evaluate_tells_which_classes_are_confused_and_the_worst_rows_and_no_number_twice(tmp_path):
-    run = partial(here, tmp_path)
-    reading = {"index_base": 1}
-    model = LinearModel(np.eye(3), np.zeros(3), ("ant", "bee", "cow"), {}, None, reading)
-    model.but(reading={**reading, "multiclass": True}).save(tmp_path / "m")
-    (tmp_path / "a.svm").write_text("ant 1:1\nbee 1:3 2:1\ncow 3:1\nbee 2:1\n" * 2)
-    (tmp_path / "b.svm").write_text("bee 1:4\ncow 2:0.5\nelk 1:9\nbee 2:1\n")
-    words = ("evaluate", tmp_path / "m", tmp_path / "a.svm", tmp_path / "b.svm")
-    done = run(*words, "--worst", "2")
-    assert [line.split() for line in done.stdout.splitlines()[-6:]] == [
-        ["class", "as", "ant", "as", "bee", "as", "cow"],
-        ["ant", "2", "0", "0"],
-        ["bee", "3", "3", "0"],
-        ["cow", "0", "1", "2"],
-        ["b.svm,", "row", "0:", "label", "'bee',", "predicted", "'ant',", "decision", "0"],
-        ["a.svm,", "row", "1:", "label", "'bee',", "predicted", "'ant',", "decision", "1"],
-    ]
-    assert "accuracy                       0.5833\n" in done.stdout
-    (tmp_path / "b.svm").unlink()
-    shown = run(*words[:3]).stdout
-    assert "micro" not in shown
-    assert "Hamming" not in shown
-    metrics = json.loads(run(*words[:3], "--json").stdout)
-    assert metrics["micro_f1"] == metrics["accuracy"] == 0.75
-    assert metrics["confusions"] == [{"label": "bee", "predicted": "ant", "weight": 2.0}]
-    LinearModel([1.0, -1.0], 0.0, (0.0, 1.0), {}, None, reading).save(tmp_path / "two")
-    (tmp_path / "c.svm").write_text("1 1:1\n0 1:2\n0 2:1\n1 1:3\n")
-    done = run("evaluate", tmp_path / "two", tmp_path / "c.svm", "--worst", "1")
-    assert [line.split() for line in done.stdout.splitlines()[-4:]] == [
-        ["class", "as", "0", "as", "1"],
-        ["0", "1", "1"],
-        ["1", "0", "2"],
-        ["c.svm,", "row", "1:", "label", "0,", "predicted", "1,", "decision", "-2"],
-    ]

@@ -1,5 +1,6 @@
 """Tables and texts by transformers of scikit-learn, from the file to the exported model."""
 
+import json
 import logging
 import os
 import signal
@@ -428,6 +429,8 @@ def test_json_has_the_names_of_features_and_onnx_is_compared_on_the_rows_of_the_
         tmp_path,
     )
     assert '"number__age"' in (tmp_path / "m.json").read_text()
+    exported = json.loads((tmp_path / "m.json").read_text())
+    assert exported["reading"]["transformer"]["inputs"][0] == ["age", "number"]
     assert "not compared" not in exported.stderr
 
 

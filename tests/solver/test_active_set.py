@@ -1,18 +1,20 @@
-"""The active set holds copies of rows, in the order they came, within its budget."""
+"""The active set holds copies of rows, in the order they came, within its budget; rows of one value
+each take half the memory, and give the same bits."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamtron.core.rows import NONZERO_BYTES, ROW_BYTES
+from streamtron.core.config import Settings
+from streamtron.core.rows import NONZERO_BYTES, ROW_BYTES, Rows, make_rows, row_bytes
 from streamtron.data.blocks import squares_of
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.targets import Targets
 from tests.helpers.kernel_cases import prove
-from tests.helpers.learners import plain_rows
+from tests.helpers.learners import bits, plain_rows
 from tests.helpers.oracle import Row
-from tests.helpers.sources import csr
+from tests.helpers.sources import ListData, csr, trained
 
 nonzeros = st.dictionaries(st.integers(0, 9), st.integers(1, 9).map(float), max_size=6)
 chunks = st.lists(nonzeros.map(lambda row: sorted(row.items())), min_size=1, max_size=8)
@@ -95,16 +97,6 @@ def test_a_budget_may_be_filled_to_the_last_byte(less):
     assert fill(ActiveSet(budget), [*ROWS, *ROWS], list(range(8)), 0) == 8 - less
 
 
-def test_room_grows_within_the_budget():
-    rows: list[Row] = [[(k, 1.0) for k in range(1000)]]
-    active = ActiveSet(20 * 1000 * NONZERO_BYTES)
-    for n in range(17):
-        fill(active, rows, [0], n)
-    assert held(active) == rows * 17
-    is_of(active, rows * 17, list(range(17)))
-    assert 17_000 < len(active._held.indices) == len(active._held.values) <= 20_000
-
-
 def test_all_rows_of_the_data_are_held_as_they_are_and_never_copied():
     rows = csr(ROWS)
     sets = [ActiveSet.of(rows, targets_of(ROWS, 0)) for _ in range(2)]
@@ -112,3 +104,61 @@ def test_all_rows_of_the_data_are_held_as_they_are_and_never_copied():
         is_of(active, ROWS, list(range(4)))
         for ours, theirs in zip(active.rows[:3], rows[:3], strict=True):
             assert np.shares_memory(ours, theirs)
+
+
+MANY, LENGTH, COLUMNS = 200, 5, 40
+
+
+def rows_of_one_value() -> tuple[Rows, list[int]]:
+    """Rows of as many nonzeros each, and noisy linear labels."""
+    rng = np.random.default_rng(4)
+    columns = np.array([np.sort(rng.choice(COLUMNS, LENGTH, replace=False)) for _ in range(MANY)])
+    values = rng.choice([0.4, 1.0, 3.0], MANY).astype(np.float32)
+    scores = values * rng.normal(size=COLUMNS)[columns].sum(axis=1) + rng.normal(size=MANY)
+    indptr = np.arange(0, LENGTH * MANY + 1, LENGTH)
+    return make_rows(indptr, columns.ravel(), values, 0), [1 if s > 0 else -1 for s in scores]
+
+
+def spread(rows: Rows) -> Rows:
+    return make_rows(rows.indptr, rows.indices, rows.spread())
+
+
+CASES = [
+    (loss, held, how)
+    for loss in ("squared_hinge", "log_loss", "hinge", "squared_error")
+    for held in (MANY, 30)
+    for how in ({}, {"C": 50.0, "tol": 1e-6}, {"penalty": "l1", "C": 5.0})
+    if loss != "hinge" or "penalty" not in how
+]
+
+
+@pytest.mark.parametrize(("loss", "held", "how"), CASES)
+def test_training_is_the_same_to_the_bit(loss, held, how):
+    rows, labels = rows_of_one_value()
+    learners = []
+    for these in (rows, spread(rows)):
+        room = row_bytes(held * LENGTH, held, by_row=these.by_row)
+        settings = Settings(loss=loss, active_set=room, max_epochs=8, **how)
+        numbers = {"numbers": True} if settings.regression else {}
+        data = ListData(these, labels, block_rows=16, **numbers)
+        learners.append(trained(data, settings))
+    assert bits(learners[0], MANY) == bits(learners[1], MANY)
+
+
+def test_memory_holds_them_in_half_the_bytes_wherever_they_are_cut_and_moved():
+    rows, _ = rows_of_one_value()
+    zeros = np.zeros(MANY)
+    targets = Targets(np.arange(MANY), np.ones(MANY, np.int8), zeros, zeros)
+    chosen = np.array([3, 4, 5, 90, 17, 18])
+    some, plain = ActiveSet(row_bytes(6 * LENGTH, 6, by_row=True)), ActiveSet(10**6)
+    for active, these in ((some, rows.part(2, MANY)), (plain, spread(rows).part(2, MANY))):
+        for positions in (chosen[:3], chosen[3:], chosen):
+            active.add(these, positions, targets.take(positions))
+    assert (len(some), some.nbytes) == (6, some.budget)
+    assert sum(some.sizes) == some.nbytes
+    for kept in (np.arange(6), np.array([0, 2, 5]), np.array([1])):
+        some.retain(kept)
+        plain.retain(kept)
+        assert some.rows.spread().tobytes() == plain.rows.spread().tobytes()
+        assert some.rows.indices.tobytes() == plain.rows.indices.tobytes()
+        assert len(some.rows.values) == len(kept)

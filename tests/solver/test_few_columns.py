@@ -1,11 +1,9 @@
 """Few columns: all rows outside memory are one quadratic, and few readings are left."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sklearn.linear_model import Ridge
 
 import streamtron
@@ -14,25 +12,20 @@ from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
-from streamtron.solver.hessian import Outside, mirror
 from streamtron.solver.memory import Memory
 from streamtron.solver.targets import Targets
-from tests.helpers.learners import drawn_data, minimise
-from tests.helpers.optimum import least_primal, of_margins
+from tests.helpers.learners import drawn_data
+from tests.helpers.optimum import least_primal
 from tests.helpers.sources import (
     ListData,
     csr,
     dense,
-    learner_of,
     random_rows,
-    rows_in_memory,
     trained,
 )
 from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 20
-
-Vector = NDArray[np.float64]
 
 
 def correlated(rows: int, *, by_label: bool = False, unit: bool = False) -> ListData:
@@ -61,29 +54,6 @@ class Sample:
         rows = self.rows._replace(indptr=self.rows.indptr[start : stop + 1])
         inside = expansion(SQUARED_HINGE, np.zeros(stop - start))
         return rows, self.signs[start:stop], self.cost[start:stop], 1.0, inside
-
-
-def test_rows_held_and_a_quadratic_of_those_inside_have_the_minimum_of_all_rows(monkeypatch):
-    sample, zero, rho = Sample(2, 300), np.zeros(COLUMNS + 1), 1.0
-    problem = partial(minimise, sample.rows, sample.signs)
-    best, margins, _ = problem(sample.cost, rho, zero, zero, 1e-14, proven=True)
-    gone, outside = margins[:200] < 0.9, Outside(zero, 0.0)
-    rows, signs, _, _, inside = sample.slice(0, 200)
-    outside.add(rows, signs, np.where(gone, sample.cost[:200], 0.0), rho, inside)
-    mirror(outside.gram)
-    left = np.where(np.append(gone, np.zeros(100, bool)), 0.0, sample.cost)
-    products, product = [], outside.product
-
-    def counted(u: Vector) -> Vector:
-        products.append(u)
-        return product(u)
-
-    monkeypatch.setattr(outside, "product", counted)
-    found, _, steps = problem(left, rho, zero, zero, 1e-14, proven=True, outside=outside)
-    assert gone.sum() > 0
-    assert found == pytest.approx(best, rel=1e-6, abs=1e-9)
-    # gradient, line search and one conjugate step: the preconditioner has its Hessian
-    assert 0 < len(products) <= 3 * steps + 1
 
 
 def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunks():
@@ -144,25 +114,6 @@ def test_a_row_longer_than_memory_is_part_of_the_quadratic():
     settings = Settings(tol=1e-6, active_set=8 * (len(plain[100]) - 1) + 24, max_epochs=20)
     learner = trained(source, settings)
     assert (learner.finished, learner.memory) == ("certified", Memory.FEW_COLUMNS)
-
-
-@pytest.mark.parametrize(
-    ("reading", "scanned", "next_scan"),
-    [
-        (1, [2.0, 4.0, 9.0], [1.5, 3.0, 6.0]),
-        (0, [2.0, 4.0, 9.0], [1.0, 2.0, 3.0]),  # not on the way from the best weights
-        (1, [1.0, 2.0, 3.0 + 1e-12], [0.0, 0.0, 0.0]),  # the solution of their quadratic
-    ],
-    ids=["halved", "from the best", "solved"],
-)
-def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned, next_scan):
-    learner = learner_of(rows_in_memory(np.eye(2), [1, -1]), Settings())
-    learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
-    learner.best.certificate = of_margins(0.25, 0.5)
-    learner.outside = Outside(np.array(scanned), known=0.25)
-    learner.progress.reading = reading
-    list(few_columns.finish(learner))
-    assert learner.best.candidate.tolist() == next_scan
 
 
 def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():

@@ -9,8 +9,6 @@ from streamtron.core.text import MANY, up
 from tests.helpers.processes import here, succeeded
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
-LABELS = random.Random(1).choices(NAMES, k=500)
-"""Of every row."""
 
 
 def printed(place: Path, *words: object) -> str:

@@ -1,7 +1,6 @@
 """The rows in memory, solved: what is returned follows from α, what is claimed is true."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
-from streamtron.solver.progress import KEPT_BY_NEWTON, BestWeights
+from streamtron.solver.progress import KEPT_BY_NEWTON
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
@@ -177,30 +176,6 @@ def test_rows_solved_in_part_are_moved_by_the_relaxation_beyond_their_solution(m
     assert exact.alphas[60:].tolist() == beyond.alphas[60:].tolist()
 
 
-@visits
-@pytest.mark.parametrize("seed", [0, 2, 3, 4])  # visits alone are enough for these
-def test_the_last_weights_are_no_better_than_those_returned(seed):
-    found = (here := scene(seed, C=0.2)).solve(1e-4)
-    assert found.newton == 0
-    assert found.primal <= here.primal(here.v()) * (1 + 1e-12)
-
-
-def test_the_average_of_blocks_weighs_later_ones_more():
-    best = BestWeights(np.zeros(2))
-    for weights, mean in (([3.0, 0.0, 6.0], [3.0, 0.0, 6.0]), ([6.0, 9.0, 3.0], [5.0, 6.0, 4.0])):
-        best.average(np.array(weights))
-        assert best.candidate.tolist() == mean
-
-
-@visits
-def test_weights_known_before_are_returned_where_visits_find_no_better_ones(monkeypatch):
-    optimum = scene(0, C=50.0).solve(1e-12).v
-    monkeypatch.setattr(ascent, "SMALL", 0)  # no finish to rounding
-    here = scene(0, C=50.0)
-    found = ascent.solve(here.problem, 0.3, 50, best=optimum)
-    assert found.primal <= here.primal(optimum) * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("options", WHOLE, ids=str)
 def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(options, monkeypatch):
     small, exact = scene(1, **options), scene(1, **options)
@@ -222,34 +197,6 @@ def test_newtons_method_comes_when_visits_cost_more(newton, mini_epochs, few, ma
         monkeypatch.setattr(ascent, "of_visits", lambda *_, wanted=wanted: wanted)
         spent[wanted] = scene(0).solve(1e-12, mini_epochs).mini_epochs
     assert spent[many] < 0.7 * spent[few]
-
-
-def test_a_gap_that_does_not_fall_wants_visits_without_end():
-    assert ascent.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
-
-
-@visits
-def test_newtons_method_comes_when_one_mini_epoch_is_left_and_the_gap_is_not_met():
-    assert scene(0).solve(1e-9, 2).newton == 1
-    assert scene(0).solve(0.9, 2).newton == 0
-
-
-@visits
-def test_a_round_cut_short_tells_of_no_rate(monkeypatch):
-    monkeypatch.setattr(ascent, "of_visits", lambda *rate: math.inf)
-    for seed in (0, 2, 3):
-        monkeypatch.setattr(ascent, "PASSING", 1e9)  # all rounds but the first are cut short
-        assert scene(seed).solve(1e-3).newton == 0
-        monkeypatch.setattr(ascent, "PASSING", 0.0)  # none is
-        assert scene(seed).solve(1e-3).newton == 1
-
-
-@visits
-def test_one_round_tells_of_no_rate(monkeypatch):
-    before = []
-    monkeypatch.setattr(ascent, "of_visits", lambda gap, *_: before.append(gap) or 0.0)
-    scene(0, 60).solve(1e-9)
-    assert 0.0 < max(before) < 1.0, "what a solve begins with was measured by no round"
 
 
 @pytest.mark.parametrize(("part", "most"), [(1.0, 2), (0.5, 9), (0.1, 20), (0.02, 100)])

@@ -1,6 +1,5 @@
 """Training: certified answers, and what must not matter."""
 
-import math
 from functools import partial
 from typing import Any
 
@@ -10,8 +9,10 @@ import pytest
 from streamtron.core.config import Settings
 from streamtron.core.events import Event, Problem, ReadingDone
 from streamtron.solver.reading import problem_of
+from tests.helpers import learners
+from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_data
-from tests.helpers.oracle import Oracle, Row, gamma_d, primal_value
+from tests.helpers.oracle import Row
 from tests.helpers.runs import begins
 from tests.helpers.sources import ListData, csr, dense, learner_of, random_rows, train, trained
 
@@ -20,30 +21,6 @@ COLUMNS = 6
 
 def data_of(seed: int, n: int = 300, **options: Any) -> ListData:
     return drawn_data(seed, n, COLUMNS, **{"block_rows": 32, **options})
-
-
-@pytest.mark.parametrize("rho", [0.0, 1.0])
-@pytest.mark.parametrize("C", [0.05, 1.0, 20.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_default_plan_certifies_what_weights_and_dual_variables_prove_anew(seed, C, rho):
-    rows, labels = random_rows(seed, 120, COLUMNS)
-    source = ListData(csr(rows), labels, block_rows=32)
-    learner = trained(source, Settings(C=C, rho=rho, tol=1e-3), positive=1)
-    certificate, d2 = learner.certificate, [1 / (2 * C)] * 120
-    assert learner.finished == "certified"
-    assert certificate.relative_duality_gap <= 1e-3
-    w, bias = learner.best.w.tolist(), learner.best.bias
-    oracle = Oracle(rows, labels, d2, rho, width=len(w))
-    square = math.fsum([*(x * x for x in w), bias * bias])
-    primal = primal_value(1.0, square, oracle.margins(w, bias), d2)
-    assert 1 / math.sqrt(2 * primal) >= certificate.primal_margin * (1 - 1e-9)
-    alpha = learner.alphas.dense(120).astype(float)
-    v = alpha * np.array(labels) @ np.hstack([dense(rows, COLUMNS), np.full((120, 1), rho)])
-    dual = alpha.sum() - 0.5 * (v @ v + alpha**2 @ np.array(d2))
-    assert dual * (1 - 1e-9) <= certificate.dual <= dual * (1 + 1e-12)
-    low, high = gamma_d(rows, labels, d2, rho)
-    assert certificate.primal_margin <= high * (1 + 1e-9)
-    assert certificate.upper_bound >= low * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -116,7 +93,9 @@ def test_every_reading_is_told_with_all_its_rows_and_never_a_worse_bound(make, s
     assert readings[-1].certificate == learner.certificate
     primals = [event.certificate.primal for event in readings if event.certificate is not None]
     assert primals == sorted(primals, reverse=True)
-    first, *_ = learner.progress.history
+    history = learner.progress.history
+    assert [row.proven for row in history] == [event.certificate is not None for event in readings]
+    first, *_ = history
     assert not first.proven
     if make is MANY_COLUMNS:
         assert len(primals) > 5
@@ -147,3 +126,42 @@ def test_after_every_reading_the_running_weights_are_those_that_the_dual_variabl
     train(source, [learner], settings, listen)
     assert len(errors) == learner.progress.readings > 1
     assert max(errors) < 1e-12
+
+
+@learners.plans
+@pytest.mark.parametrize("threads", slow_but([1, 4], 4))
+def test_candidates_trained_together_learn_what_they_learn_alone(plan, threads):
+    candidates = [Settings.from_dict({"C": C, "rho": rho, **plan}) for C, rho in ((0.1, 0), (5, 1))]
+    source = learners.data_of()
+    pupils = [learner_of(source, settings) for settings in candidates]
+    train(source, pupils, candidates[0], threads=threads)
+    alone = [trained(learners.data_of(), settings) for settings in candidates]
+    assert [*map(learners.bits, pupils)] == [*map(learners.bits, alone)]
+
+
+def test_rows_in_memory_are_held_once_for_all_learners_and_never_read():
+    source = drawn_data(4, 600, 300, 0.04, block_rows=150)
+    pupils = [learner_of(source, Settings(C=C)) for C in (0.05, 1.0, 8.0)]
+    train(source, pupils, Settings())
+    assert source.nonzeros_read == 0
+    for learner in pupils:
+        assert np.shares_memory(learner.active.rows.values, source.rows.values)
+
+
+@learners.plans
+@pytest.mark.parametrize("weights", [None, {"a": 3.0, "c": 0.5}])
+def test_the_learner_of_a_class_learns_beside_those_of_others_what_it_learns_alone(plan, weights):
+    labels, settings = learners.some_classes(), Settings.from_dict({"C": 2.0, **plan})
+
+    def learner(source: ListData, name: str) -> Any:
+        chosen = None if weights is None else {name: weights.get(name, 1.0)}
+        return learner_of(source, settings, class_weights=chosen, positive=name)
+
+    source = learners.data_of(labels)
+    pupils = [learner(source, name) for name in source.labels]
+    train(source, pupils, settings, threads=2)
+    for together in pupils:
+        source = learners.data_of(labels)
+        alone = learner(source, together.targets.positive)
+        train(source, [alone], settings)
+        assert learners.bits(together) == learners.bits(alone)
