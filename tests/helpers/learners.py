@@ -30,7 +30,7 @@ PLANS = {
     "few columns": {"active_set": 8000},
     "nothing held": {"active_set": 0, "max_epochs": 3},
     "margitron": {"stage": "1,0.1", "tol": 0.0, "max_epochs": 4, "mini_epochs": 5},
-    "stages": {"stage": "1,0.1", "tol": 0.02},
+    "stages": {"stage": "1,0.1", "tol": 0.02, "max_epochs": 12},
 }
 
 plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())

@@ -17,17 +17,17 @@ from streamtron.core.rows import (
     BLOCK_ROWS,
     Block,
     Chunk,
-    Facts,
     Held,
     Label,
     Rows,
-    freeze,
     make_rows,
     ranges_of,
     row_bytes,
 )
 from streamtron.core.threads import open_threads
-from streamtron.data.blocks import squares_of
+from streamtron.data.blocks import chunk_of, squares_of
+from streamtron.data.prepare import facts_of
+from streamtron.data.row_batch import RowBatch
 from streamtron.solver.checkpoint import Resumed
 from streamtron.solver.learner import Learner
 from streamtron.solver.paper import Margitron
@@ -67,73 +67,44 @@ class ListData:
         numbers: bool = False,
     ) -> None:
         sets = [list(row) if multilabel else [row] for row in labels]
-        self.labels = [] if numbers else list(dict.fromkeys(itertools.chain(*sets)))
-        places = {label: code for code, label in enumerate(self.labels)}
-        codes = [*itertools.chain(*sets)] if numbers else [places[x] for row in sets for x in row]
+        own, n = [*itertools.chain(*sets)], len(labels)
+        self.labels = [] if numbers else list(dict.fromkeys(own))
+        codes = own if numbers else [self.labels.index(label) for label in own]
         self.codes = np.array(codes, np.float64 if numbers else np.int32)
-        self.weights = None if weights is None else np.array(weights, np.float64)
-        self._offsets = np.cumsum([0, *map(len, sets)])
-        self._multilabel = multilabel
-        indptr, n = rows.indptr, len(labels)
+        self._batch = RowBatch(
+            rows.indptr,
+            rows.indices,
+            rows.values,
+            self.codes,
+            self.labels,
+            None if weights is None else np.array(weights, np.float64),
+            str,
+            np.cumsum([0, *map(len, sets)]) if multilabel else None,
+            squares_of(*rows),
+            rows.by_row,
+        )
+        self.facts = facts_of(self._batch)._replace(by_row=rows.by_row)
         borders = itertools.pairwise([*range(0, n, block_rows), n])
-        self.blocks = tuple(Block(a, z - a, int(indptr[z] - indptr[a])) for a, z in borders)
-        self.rows, self.squares = rows, squares_of(*rows)
+        self.blocks = tuple(
+            Block(a, z - a, int(rows.indptr[z] - rows.indptr[a])) for a, z in borders
+        )
         self.columns = 1 + int(rows.indices.max(initial=0)) if len(rows.indices) else 0
-        self.nonzeros, self.nonzeros_read, self.hold = len(rows.indices), 0, hold
-        freeze(self.codes, self._offsets, self.squares)
+        self.rows, self.nonzeros, self.nonzeros_read, self.hold = rows, len(rows.indices), 0, hold
 
     @property
     def nbytes(self) -> int:
         """What all rows would take in an active set."""
-        return row_bytes(self.nonzeros, len(self.squares), by_row=self.rows.by_row)
+        return row_bytes(self.nonzeros, self._batch.rows, by_row=self.rows.by_row)
 
     @property
     def held(self) -> Held | None:
-        return Held(self.rows, self.squares) if self.hold else None
-
-    @property
-    def facts(self) -> Facts:
-        weights = np.ones(len(self.squares)) if self.weights is None else self.weights
-        there, numbers = weights > 0.0, self.codes.dtype == np.float64
-        of_codes = np.repeat(weights, np.diff(self._offsets))
-        totals = tuple(float(of_codes[self.codes == k].sum()) for k in range(len(self.labels)))
-        t = self.codes[there] if numbers else np.zeros(1)
-        return Facts(
-            int(there.sum()),
-            float(weights.sum()),
-            float(weights[there].min(initial=np.inf)),
-            float(weights.max(initial=0.0)),
-            float(self.squares[there].max(initial=0.0)),
-            totals,
-            float(t.sum()),
-            float(t.min()),
-            float(t.max()),
-            self.rows.by_row,
-        )
+        return Held(self.rows, self._batch.squares) if self.hold else None
 
     def chunks(self, order: Iterable[Sequence[int]] | None = None) -> Generator[Chunk, None, None]:
         for group in order if order is not None else ((k,) for k in range(len(self.blocks))):
-            ranges = ranges_of(self.blocks[k] for k in group)
-            chosen = np.concatenate([np.arange(a, z) for a, z in ranges])
-            chunk = self._chunk(chosen, ranges)
+            chunk = chunk_of(self._batch, ranges_of(self.blocks[k] for k in group))
             self.nonzeros_read += 0 if self.hold else chunk.nonzeros
             yield chunk
-
-    def _chunk(self, chosen: NDArray[np.int64], ranges: tuple[tuple[int, int], ...]) -> Chunk:
-        places = np.concatenate([[0], np.cumsum(np.diff(self.rows.indptr)[chosen])])
-        inside = [np.arange(*self.rows.indptr[k : k + 2]) for k in chosen]
-        nonzeros = np.concatenate([np.zeros(0, np.int64), *inside])
-        by_row = self.rows.by_row
-        values = self.rows.values[chosen if by_row else nonzeros]
-        rows = make_rows(places, self.rows.indices[nonzeros], values, 0 if by_row else -1)
-        lengths = np.diff(self._offsets)[chosen]
-        of_codes = [np.arange(*self._offsets[k : k + 2]) for k in chosen]
-        codes = self.codes[np.concatenate([np.zeros(0, np.int64), *of_codes])]
-        offsets = np.cumsum([0, *lengths]) if self._multilabel else None
-        weights = None if self.weights is None else self.weights[chosen]
-        squares = self.squares[chosen]
-        freeze(*(array for array in (codes, offsets, weights, squares) if array is not None))
-        return Chunk(rows, codes, ranges, squares, offsets, weights)
 
 
 def rows_in_memory(
