@@ -429,8 +429,8 @@ def test_json_has_the_names_of_features_and_onnx_is_compared_on_the_rows_of_the_
         tmp_path,
     )
     assert '"number__age"' in (tmp_path / "m.json").read_text()
-    exported = json.loads((tmp_path / "m.json").read_text())
-    assert exported["reading"]["transformer"]["inputs"][0] == ["age", "number"]
+    told = json.loads((tmp_path / "m.json").read_text())
+    assert told["reading"]["transformer"]["inputs"][0] == ["age", "number"]
     assert "not compared" not in exported.stderr
 
 
