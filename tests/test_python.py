@@ -60,6 +60,8 @@ def test_what_is_of_another_kind_is_refused_in_a_sentence(place):
     model, shards = place / "m.st", place / "more"
     for call, sentence in (
         (partial(streamtron.fit, []), "No shards"),
+        (partial(streamtron.Machine, memory=-1), "memory is -1: expected 0 or more"),
+        (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1"),
         (partial(streamtron.fit, shards, resume=True), "no model is named: leave one out"),
         (partial(streamtron.fit, shards, model=model, resume=True, overwrite=True), "begins it"),
         (partial(streamtron.explain, model, most=-1), "most is -1: expected 0 or more"),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -138,18 +137,6 @@ def test_what_is_too_large_is_told_in_a_sentence(place, name, content, options, 
     assert len(done.stderr) < 5000
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (partial(streamtron.Machine, memory=-1), "memory is -1: expected 0 or more"),
-        (partial(streamtron.Settings.from_dict, {1: 2}), "unknown setting 1"),
-    ],
-)
-def test_python_refuses_what_the_command_line_does(make, expected):
-    with pytest.raises(SettingsError, match=expected):
-        make()
-
-
 OPTIONS = "C delta rho tol b max-epochs stage memory seed parts threads"
 
 
@@ -223,17 +210,3 @@ def test_an_environment_in_which_numba_cannot_compile_is_refused(place, variable
     with_variable = {**os.environ, name: value}
     done = subprocess.run(words, cwd=place, env=with_variable, capture_output=True, text=True)
     one_sentence(Ended(done.returncode, done.stdout, done.stderr), 2, name)
-
-
-def test_every_name_that_the_docs_write_can_be_imported():
-    root = Path(__file__).parents[2]
-    text = "\n".join(path.read_text() for path in [root / "README.md", *root.glob("docs/*.md")])
-    imports = set(re.findall(r"^\s*(from streamtron\S* import [\w, ]+)$", text, re.MULTILINE))
-    named = {name for name in re.findall(r"`streamtron((?:\.\w+)+)", text) if "." in name[1:]}
-    imports |= {"from streamtron{} import {}".format(*name.rsplit(".", 1)) for name in named}
-    assert "from streamtron.errors import DataError" in imports
-    names: dict[str, Any] = {}
-    for line in (*imports, "from streamtron.errors import *", "from streamtron.events import *"):
-        exec(line, names)
-    assert names["SettingsError"] is SettingsError
-    assert names["ReadingDone"] is streamtron.events.ReadingDone

@@ -16,10 +16,10 @@ from tests.helpers.svm_text import svm_lines
 USERS = 20
 
 
-def write_rows(path: Path, rows: Any, labels: Sequence[float], users: Sequence[str]) -> None:
+def write_rows(path: Path, rows: Any, labels: Sequence[Any], users: Sequence[str]) -> None:
     """A shard of sparse rows: text, or a table that knows whose each row is."""
     if path.suffix == ".svm":
-        path.write_text("".join(svm_lines(rows.toarray(), [f"{label:g}" for label in labels])))
+        path.write_text("".join(svm_lines(rows.toarray(), labels)))
         return
     lists = [pa.array(np.split(part, rows.indptr[1:-1])) for part in (1 + rows.indices, rows.data)]
     table = {"indices": lists[0], "values": lists[1], "y": labels, "user": users}

@@ -2,7 +2,6 @@
 that are there, which another solver finds from the rows alone."""
 
 import itertools
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from streamtron.runs.report import Outcome
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
 from tests.helpers.svm_text import svm_lines, write_shards
-from tests.helpers.user_rows import list_rows
 
 SHARDS, ROWS = 5, 72
 
@@ -131,31 +129,3 @@ def test_a_run_keeps_the_dual_variables_that_certified_it_where_all_are_far_belo
     settings = Settings(loss="log_loss", C=1e9, tol=1e-3)
     assert streamtron.run(shard, settings, model=tmp_path / "m").stop_reason == "certified"
     assert streamtron.certify(tmp_path / "m").certificate.relative_duality_gap <= 1e-3
-
-
-@pytest.mark.parametrize(
-    ("case", "loss"),
-    [
-        ("all rows in memory", "hinge"),
-        *itertools.product(["blocks", "few columns"], LOSSES),
-        ("parts", "hinge"),
-        ("many classes", "log_loss"),
-        ("row weights", "hinge"),
-        ("parts of blocks", "squared_hinge"),
-        ("several labels, parts", "squared_hinge"),
-        ("balanced classes, parts", "squared_hinge"),
-    ],
-)
-def test_rows_come_and_go(case, loss, tmp_path):
-    corpus, rows = Corpus(tmp_path, case, loss), np.arange(SHARDS * ROWS)
-    corpus.fitted(tmp_path / "m", slice(SHARDS - 1))
-    found = streamtron.update(tmp_path / "m", corpus.shards[-1])
-    corpus.check(found.report, rows)
-    assert found.report.get("parts", 5) == 5
-    gone = {path.name: range(n, ROWS, SHARDS) for n, path in enumerate(corpus.shards)}
-    left = rows[(rows % ROWS) % SHARDS != rows // ROWS]
-    found = streamtron.forget(tmp_path / "m", rows=str(list_rows(tmp_path / "gone", gone)))
-    corpus.check(found.report, left)
-    shutil.rmtree(tmp_path / "m.run" / "cache")
-    found = streamtron.forget(tmp_path / "m", "0.svm")
-    corpus.check(found.report, left[left >= ROWS])

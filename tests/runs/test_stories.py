@@ -42,20 +42,21 @@ Way = Callable[[], Outcome | None]
 class Story:
     """A run, and what is done to it; what is drawn depends on the seed alone.
 
-    ``rows``, ``labels`` and ``users`` are of every shard, by its name; ``there`` are the shards of
-    the run, with the numbers of the rows that it has of each; some may be ``away``, so that they
-    cannot be read. ``absent`` has the rows of others that were not forgotten. ``last`` is the
-    change that can be called again. ``kinds`` are those of runs.
+    ``rows``, ``labels``, ``users`` and ``weights`` are of every shard, by its name; ``there`` are
+    the shards of the run, with the numbers of the rows that it has of each; some may be ``away``,
+    so that they cannot be read. ``absent`` has the rows of others that were not forgotten. ``last``
+    is the change that can be called again. ``kinds`` are those of runs.
     """
 
     def __init__(self, place: Path, seed: int, **kinds: Any) -> None:
         self.rng = np.random.default_rng(seed)
         self.place = place / "0"
         self.place.mkdir()
-        self.kind = {"suffix": "svm", "classes": 2, **kinds}
+        self.kind = {"suffix": "svm", "classes": 2, "weights": (1.0,), **kinds}
         self.rows: dict[str, NDArray[np.float32]] = {}
         self.labels: dict[str, NDArray[np.float64]] = {}
         self.users: dict[str, NDArray[np.str_]] = {}
+        self.weights: dict[str, NDArray[np.float64]] = {}
         self.there: dict[str, NDArray[np.int64]] = {}
         self.away: set[str] = set()
         self.absent: dict[str, NDArray[np.int64]] = {}
@@ -70,7 +71,8 @@ class Story:
             if self.kind["classes"] == 3:
                 labels = np.digitize(scores, [-1.0, 1.0]).astype(float)
             users = np.array([f"user-{k}" for k in self.rng.integers(USERS, size=ROWS)])
-            self.write(f"shard-{number}.{self.kind['suffix']}", rows, labels, users)
+            weights = np.resize(self.kind["weights"], ROWS)
+            self.write(f"shard-{number}.{self.kind['suffix']}", rows, labels, users, weights)
         settings = {
             "C": float(self.rng.choice([0.1, 2.0, 30.0])),
             "rho": float(self.rng.choice([0.0, 1.0])),
@@ -85,9 +87,12 @@ class Story:
     def model(self) -> Path:
         return self.place / "m"
 
-    def write(self, name: str, rows: Any, labels: Any, users: Any) -> None:
-        write_rows(self.place / name, sparse.csr_array(rows), labels, users.tolist())
+    def write(self, name: str, rows: Any, labels: Any, users: Any, weights: Any) -> None:
+        written = [f"{y:g}:{w:g}" for y, w in zip(labels, weights, strict=True)]
+        given = written if len(self.kind["weights"]) > 1 else labels
+        write_rows(self.place / name, sparse.csr_array(rows), given, users.tolist())
         self.rows[name], self.labels[name], self.users[name] = rows, labels, users
+        self.weights[name] = weights
 
     def paths(self, names: Iterable[str]) -> list[str]:
         return [str(self.place / name) for name in names]
@@ -229,7 +234,7 @@ class Story:
         new = name
         if self.rng.random() < 0.5:
             new = name.replace(".", "x.")
-        content = self.rows[name][left], self.labels[name][left], self.users[name][left]
+        content = [of[name][left] for of in (self.rows, self.labels, self.users, self.weights)]
         del self.rows[name]
         self.absent.pop(name, None)
         self.write(new, *content)
@@ -343,17 +348,21 @@ class Story:
     def check_bounds(self, report: Any) -> None:
         names = sorted(self.there)
         rows = np.vstack([self.rows[name][self.there[name]] for name in names]).astype(float)
-        labels = np.concatenate([self.labels[name][self.there[name]] for name in names])
+        labels, weights = (
+            np.concatenate([of[name][self.there[name]] for name in names])
+            for of in (self.labels, self.weights)
+        )
         for learner in report.get("learners", [report]):
             own, weight = labels, self.settings.class_weight
             if "label" in learner:
                 own = labels == learner["label"]
                 weight = weight and {True: len(rows) / (3 * own.sum())}  # the rest weighs 1
             s, certificate = self.settings, learner["certificate"]
-            least = least_primal(rows, own, s.C or 1.0, s.rho, weight, loss=s.loss)
+            how = {"loss": s.loss, "weights": weights}
+            least = least_primal(rows, own, s.C or 1.0, s.rho, weight, **how)
             assert certificate["rows_scanned"] == len(rows)
             assert holds(learner, least)
-            if "radius" in learner and not s.class_weight:
+            if "radius" in learner and not s.class_weight and weights.max() == 1.0:
                 lengths = (rows**2).sum(axis=1) + s.rho**2 + (0.5 / (s.C or 1.0))
                 assert learner["radius"] ** 2 == pytest.approx(lengths.max(), rel=1e-12)
             # the gap is what was asked for, but for how the model's weights were rounded
@@ -400,7 +409,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "many classes": {"classes": 3, "suffix": "parquet", "settings": {"class_weight": "balanced"}},
     "parts": {"settings": PARTS},
     "balanced": {"settings": {"class_weight": "balanced", "loss": "hinge"}, "suffix": "parquet"},
-    "many classes on parts": {"classes": 3, "settings": {**PARTS, "loss": "log_loss"}},
+    "many classes on parts": {
+        "classes": 3,
+        "settings": {**PARTS, "loss": "log_loss", "class_weight": "balanced"},
+    },
+    "row weights": {
+        "weights": (0.1, 1.0, 5.0, 1.0),
+        "settings": {"weights_in_label": True, "loss": "hinge"},
+    },
 }
 
 
