@@ -126,7 +126,7 @@ def _csr_of(X: Any) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.f
     from scipy import sparse
 
     if not sparse.issparse(X):
-        indptr, columns, values = stored(X)
+        indptr, columns, values, _ = stored(X)
         return indptr, columns, values.astype(np.float32)
     if X.nnz:
         least, most = X.indices.min(), X.indices.max()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
 from streamtron.core.rows import Codes, Label, without_label
+from streamtron.core.text import some
 from streamtron.data import storage
 from streamtron.data.deletions import Deletions, in_share
 from streamtron.data.reader_config import ALL, ReaderConfig
@@ -21,6 +23,10 @@ _log = logging.getLogger("streamtron")
 Offsets = NDArray[np.int64]
 """Of rows that may have several labels: row i has ``codes[offsets[i]:offsets[i + 1]]``. None where
 every row has one, ``codes[i]``."""
+
+
+Unknown = dict[str, NDArray[np.bool_]]
+"""Columns with categories that a transformer does not know → the rows that have some."""
 
 
 class RowBatch(NamedTuple):
@@ -44,6 +50,7 @@ class RowBatch(NamedTuple):
     code_offsets: NDArray[np.int64] | None = None
     squares: NDArray[np.float64] | None = None
     by_row: bool = False
+    unknown: Unknown | None = None
 
     @property
     def rows(self) -> int:
@@ -117,15 +124,16 @@ class FileReader(ABC):
 
         DataError is raised for what is in the file, MachineError for one that cannot be read.
         """
-        first, unlabelled, deleted = 0, 0, self._without
+        first, unlabelled, deleted, unknown = 0, 0, self._without, Counter[str]()
         reading = self.reading
         leaves_out = reading.null_labels == "left_out" and reading.labels == "required"
         for batch in self._batches_of_all():
             stays = np.ones(batch.rows, bool)
-            if self.reading.share != ALL:
-                stays = in_share(
-                    self.name, np.arange(first, first + batch.rows), self.reading.share
-                )
+            if reading.share != ALL:
+                stays = in_share(self.name, np.arange(first, first + batch.rows), reading.share)
+            if reading.share[1] == 1.0:  # rows held out are not spoken of
+                for name, has_unknown in (batch.unknown or {}).items():
+                    unknown[name] += int(np.count_nonzero(has_unknown & stays))
             if deleted is not None:
                 within = slice(*np.searchsorted(deleted.rows, (first, first + batch.rows)))
                 stays[deleted.rows[within] - first] = False
@@ -139,6 +147,11 @@ class FileReader(ABC):
         if unlabelled:
             rows = f"{unlabelled:,} {'row' if unlabelled == 1 else 'rows'} without a label"
             self.notes.add(f"{self.name}: {rows} left out.")
+        if unknown := +unknown:
+            self.notes.add(
+                f"{self.name}: {sum(unknown.values()):,} values in {some(sorted(unknown))} are "
+                "categories that the transformer was not fitted on."
+            )
         if deleted is not None and self.fingerprint() != deleted.fingerprint:
             raise DataError(
                 f"{self.name}: its bytes changed since {len(deleted)} of its rows were "

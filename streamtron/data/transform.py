@@ -29,6 +29,7 @@ from streamtron.core.errors import DataError, MachineError
 from streamtron.core.text import reason_of, some
 from streamtron.data.formats.layouts import Spot, decoded, without_views
 from streamtron.data.packed import loaded
+from streamtron.data.row_batch import Unknown
 
 Kind = Literal["number", "category", "date", "list", "text"]
 """The kinds of columns that ``--columns`` names."""
@@ -49,7 +50,7 @@ class Made(NamedTuple):
     many rows they are: bool, shape (rows,)."""
 
     rows: sparse.csr_array
-    unknown: dict[str, NDArray[np.bool_]]
+    unknown: Unknown
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,7 @@ def _source(feature: str, columns: set[str], otherwise: str) -> str:
     return feature or otherwise
 
 
-def _unknown_in(estimator: Any, frame: Any) -> dict[str, NDArray[np.bool_]]:
+def _unknown_in(estimator: Any, frame: Any) -> Unknown:
     """Return which rows have categories that a OneHotEncoder of a ColumnTransformer was not fitted
     on, by column, where there are any."""
     unknown = {}

@@ -13,14 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.data.reader_config import Layout
-from streamtron.data.row_batch import Offsets, beyond_float32, offsets_of, row_of
+from streamtron.data.row_batch import Offsets, Unknown, beyond_float32, offsets_of, row_of
 
 if TYPE_CHECKING:
-    from streamtron.data.transform import Transformer
+    from streamtron.data.transform import Made, Transformer
 
 KEY_NAMES = ("index", "indices", "column", "key", "name", "feature", "term", "token", "i", "k")
 VALUE_NAMES = ("value", "values", "val", "weight", "count", "v", "x")
@@ -95,7 +94,7 @@ class Columns(NamedTuple):
     weight: str | None = None
     transformer: Transformer | None = None
     """how columns become features, in the layout ``transformed``"""
-    made: Callable[[pa.RecordBatch, Spot], sparse.csr_array] | None = None
+    made: Callable[[pa.RecordBatch, Spot], Made] | None = None
     """makes them, in this process or in others"""
     lengths: list[int] | None = None
     """takes the length of the first list of numbers in the file, in the layout ``dense``"""
@@ -123,13 +122,11 @@ class Columns(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``, or at a line; and
-    how many rows of the file there are before it, where that is known."""
+    """Where a batch begins: in ``part`` of the file, such as ``"row group 3"``, or at a line."""
 
     name: str
     part: str
     first_row: int
-    rows_before: int = 0
 
     def row(self, i: int) -> str:
         """Name row i of the batch."""
@@ -142,11 +139,13 @@ class Spot(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """A batch's features by row: ``columns`` are integers, or names; ``values`` None: all are 1."""
+    """A batch's features by row: ``columns`` are integers, or names; ``values`` None: all are 1.
+    ``unknown`` : see ``RowBatch``."""
 
     indptr: Offsets
     columns: Any
     values: Any
+    unknown: Unknown | None = None
 
 
 def lists(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
@@ -216,10 +215,10 @@ def dense_columns(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entrie
 def transformed(batch: pa.RecordBatch, columns: Columns, spot: Spot) -> Entries:
     """Make rows of columns by a transformer; zeros are not stored."""
     assert columns.made is not None
-    made = columns.made(batch.select(columns.features), spot)
-    made.data = float32(made.indptr, made.data, spot)
-    made.eliminate_zeros()
-    return Entries(made.indptr.astype(np.int64), made.indices, made.data)
+    rows, unknown = columns.made(batch.select(columns.features), spot)
+    rows.data = float32(rows.indptr, rows.data, spot)
+    rows.eliminate_zeros()
+    return Entries(rows.indptr.astype(np.int64), rows.indices, rows.data, unknown)
 
 
 class LayoutKind(NamedTuple):

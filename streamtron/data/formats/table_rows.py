@@ -22,7 +22,7 @@ def make_batch(
     batch: pa.RecordBatch, columns: Columns, spot: Spot, reading: ReaderConfig
 ) -> RowBatch:
     """Check the rows of a record batch and convert them to a RowBatch."""
-    indptr, keys, values = layouts.LAYOUTS[columns.layout].read(batch, columns, spot)
+    indptr, keys, values, unknown = layouts.LAYOUTS[columns.layout].read(batch, columns, spot)
     if not columns.have_names:
         indices = _column_numbers(indptr, keys, reading, spot)
     elif isinstance(keys, np.ndarray):  # hashed as they were read
@@ -32,7 +32,8 @@ def make_batch(
     indptr, indices, values = _rising(indptr, indices, values, columns.have_names, spot)
     codes, code_offsets, classes = _labels(batch, columns.label, reading, spot)
     weights = None if columns.weight is None else _weights(batch, columns.weight, spot)
-    return RowBatch(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
+    checked = RowBatch(indptr, indices, values, codes, classes, weights, spot.row, code_offsets)
+    return checked._replace(unknown=unknown)
 
 
 def _column_numbers(

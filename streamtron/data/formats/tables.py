@@ -6,29 +6,25 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from multiprocessing import current_process
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import xxhash
-from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.core.files import check_room, reading_from, writing_to
-from streamtron.core.text import reason_of, some
+from streamtron.core.text import reason_of
 from streamtron.data import storage
-from streamtron.data.deletions import in_share
 from streamtron.data.formats.columns import find_columns, resolve_layout, unused_in
 from streamtron.data.formats.layouts import Spot, without_views
 from streamtron.data.formats.table_rows import make_batch
 from streamtron.data.prefetch import in_order, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch
-from streamtron.data.transform import Made, in_processes
+from streamtron.data.transform import in_processes
 
 BATCH_ROWS = 1 << 14
 
@@ -59,44 +55,22 @@ class TableReader(FileReader, ABC):
         """Yield the shard's rows in file order, checked; nothing for a file without rows."""
         self.bytes_read = 0
         with table_errors(self.name, self.KIND), self._open(whole=True) as file:
-            size, unknown, threads = file.size(), Counter[str](), 1
+            size, threads = file.size(), 1
             columns = find_columns(self._schema(file), self.reading, self.name)
             if (transformer := columns.transformer) is not None:
                 if size >= PROCESSES_FROM and not current_process().daemon:
                     threads = self._threads
                 make = transformer.made if threads == 1 else in_processes(transformer, threads)
-                columns = columns._replace(made=partial(self._transformed, make, unknown))
+                columns = columns._replace(made=make)
 
             def made(part: Part) -> tuple[RowBatch, int]:
-                batch = make_batch(part.rows, columns, part.spot, self.reading)
+                batch = make_batch(without_views(part.rows), columns, part.spot, self.reading)
                 return batch, int(size * part.end)
 
-            parts = self._numbered(file, columns.all, columns.numbers)
+            parts = self._parts(file, columns.all, columns.numbers)
             with closing(in_order(made, parts, threads)) as batches:
                 for batch, self.bytes_read in batches:
                     yield batch
-            if unknown:
-                count, names = sum(unknown.values()), some(sorted(unknown))
-                self.notes.add(
-                    f"{self.name}: {count:,} values in {names} are categories that the transformer "
-                    "was not fitted on."
-                )
-
-    def _transformed(
-        self,
-        make: Callable[[pa.RecordBatch, Spot], Made],
-        unknown: Counter[str],
-        batch: pa.RecordBatch,
-        spot: Spot,
-    ) -> sparse.csr_array:
-        """Return what a transformer makes of rows, and count the rows with a category that it does
-        not know, by column; rows that are held out are not spoken of."""
-        made, share = make(batch, spot), self.reading.share
-        if made.unknown and share[1] == 1.0:
-            kept = in_share(self.name, spot.rows_before + np.arange(len(batch)), share)
-            counts = {name: int((rows & kept).sum()) for name, rows in made.unknown.items()}
-            unknown.update({name: count for name, count in counts.items() if count})
-        return made.rows
 
     def schema(self) -> pa.Schema:
         """Return names and types of the file's columns. Raises what ``batches`` raises."""
@@ -126,16 +100,8 @@ class TableReader(FileReader, ABC):
                         f"{self.name}: {times[name]} columns of the name {name!r}: expected "
                         f"one of {', '.join([*times][:20])}."
                     )
-            for part in self._numbered(file, columns, numbers):
-                yield part.rows
-
-    def _numbered(self, file: Any, columns: list[str], numbers: Collection[str]) -> Iterator[Part]:
-        """Yield parts whose spots know how many rows are before them."""
-        start = 0
-        for part in self._parts(file, columns, numbers):
-            rows = without_views(part.rows)
-            yield part._replace(rows=rows, spot=part.spot._replace(rows_before=start))
-            start += len(rows)
+            for part in self._parts(file, columns, numbers):
+                yield without_views(part.rows)
 
     @contextmanager
     def _open(self, whole: bool) -> Iterator[Any]:
