@@ -1,6 +1,7 @@
 """Certificates: what their sums prove, held against exact arithmetic."""
 
 import math
+import operator
 from fractions import Fraction
 from typing import Any
 
@@ -63,6 +64,33 @@ def test_the_allowance_for_rounding_counts_the_rows_of_long_sums_and_is_no_large
     scan_sums.totals[kernels.SUPPORT] = rows
     allowed = (20.0 + 4.0 * rows**2 * u) * u * rows
     assert allowed <= dual_weights_off(scan_sums) <= 1.02 * allowed
+
+
+@prove
+@given(
+    st.lists(st.lists(st.tuples(st.integers(-60, 60), st.integers(-3, 3)), max_size=6), min_size=1)
+)
+@example([[(60, -1)], [(60, 1), (0, 1)]])
+@example([[(60, 1), (0, 1)], [(60, -1)]])
+def test_sums_of_parts_added_over_a_tree_lose_no_more_than_their_bound(parts):
+    """Terms of very different sizes that cancel, in Σ α l x and in what α earn."""
+    sums, exact, magnitude, terms = [], Fraction(0), Fraction(0), 0
+    for part in parts:
+        own = ScanSums(1)
+        for exponent, factor in part:
+            value = factor * 2.0**exponent
+            term = ScanSums(1)
+            term.fresh[0] = term.sums[kernels.EARNED] = value
+            own += term
+            exact += Fraction(value)
+            magnitude += abs(Fraction(value))
+            terms += 1
+        sums.append(own)
+    total = sum_over_tree(operator.add, sums)
+    u, earned = Fraction(1, 2**53), total.sums[kernels.EARNED :]
+    allowed = u * abs(exact) + 4 * terms**2 * u**2 * magnitude
+    for pair in ((total.fresh[0], total.low[0]), earned[:2]):
+        assert abs(sum(Fraction(float(value)) for value in pair) - exact) <= allowed
 
 
 def plus(one: Any, other: Any) -> Any:

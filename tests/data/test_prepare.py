@@ -18,25 +18,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.executor import serial
 from streamtron.data import cache_files, clear_cache, find_shards, flat_file, manifest
-from streamtron.data.blocks import Buffers
-from streamtron.data.flat_file import GroupReader, read_prepared
+from streamtron.data.flat_file import read_prepared
 from streamtron.data.prepare import THREAD_NAME, Progress
 from tests.helpers.models import refused
 from tests.helpers.processes import ROOT
 from tests.helpers.shard_rows import (
     ListReader,
-    bits,
     chunks_of,
     data_of,
     lists_are_read,
     small_blocks,
     write_shard,
 )
-from tests.helpers.sources import learner_of, train
 
 
 @pytest.fixture(autouse=True)
@@ -399,15 +395,6 @@ def test_a_huge_text_on_a_nearly_full_disk_is_refused_early(ending, tmp_path, ca
     data_of(path, cache).close()
 
 
-def test_room_for_all_shards_is_asked_for_once(tmp_path, cache, monkeypatch):
-    for k in range(5):
-        write_shard(tmp_path / f"{k}.svm", [(1.0, 1.0, {k: 1.0})] * 100)
-    room, asked = shutil.disk_usage("/"), []
-    monkeypatch.setattr(shutil, "disk_usage", lambda place: [asked.append(place), room][1])
-    data_of(tmp_path, cache).close()
-    assert asked == [str(cache)]
-
-
 def test_a_directory_that_cannot_be_made_is_a_sentence(shards, cache):
     cache.write_text("a file")
     with pytest.raises(MachineError, match=r"cannot be written .*--cache-dir"):
@@ -452,47 +439,6 @@ def test_reading_and_clearing_remove_what_is_ours_and_nothing_else(shards, cache
     assert clear_cache(str(cache)) == size > 0
     assert {path.name for path in cache.iterdir()} == theirs
     assert clear_cache(str(cache / "nowhere")) == 0
-
-
-def test_kept_chunks_keep_their_rows_and_others_share_few_buffers(shards, cache, monkeypatch):
-    readers = []
-
-    class Watched(GroupReader):
-        def __init__(self, **how):
-            super().__init__(**how)
-            readers.append(self)
-
-    monkeypatch.setattr("streamtron.data.dataset.GroupReader", Watched)
-    with data_of(shards, cache) as data:
-        first = chunks_of(data)
-        for _ in range(3):
-            for _ in data.chunks([[k % 6] for k in range(200)]):
-                # One here, and the last one until then; one waits, one is in the reader's hand.
-                assert len(readers[0].buffers) <= 4
-        assert len(readers) == 1, "the next reading goes on with the same buffers"
-        kept = list(data.chunks([[k] for k in range(6)] * 4))
-        assert [bits(chunk) for chunk in kept] == first * 4
-
-
-def test_preparing_uses_its_memory_again(tmp_path, cache, monkeypatch):
-    write_shard(tmp_path / "long.svm", [(float(k % 2), 1.0, {k: k + 0.5}) for k in range(500)])
-    buffers = Buffers()
-    monkeypatch.setattr("streamtron.data.blocks.spare", buffers.take)
-    with data_of(tmp_path / "long.svm", cache) as data:
-        assert data.rows == 500
-        assert len(data.blocks) > 50
-    assert 0 < len(buffers) <= 4
-
-
-def test_training_holds_no_chunk_while_it_waits_for_the_next(shards, cache, monkeypatch):
-    reader = GroupReader(by_row=False)
-    monkeypatch.setattr("streamtron.data.dataset.GroupReader", lambda **_: reader)
-    monkeypatch.setattr("streamtron.data.dataset.prefetch", lambda factory, depth: factory())
-    settings = Settings(active_set=64, tol=1e-6, max_epochs=4)
-    with data_of(shards, cache) as data:
-        train(data, [learner_of(data, settings) for _ in range(3)], settings, threads=2)
-        assert data.readings > 2
-    assert len(reader.buffers) == 1, "reading ahead would need one more"
 
 
 def test_a_closed_data_set_stops_its_readings_and_their_threads(shards, cache):

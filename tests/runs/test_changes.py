@@ -42,7 +42,11 @@ from tests.helpers.user_rows import Corpus, list_rows
 # --- what an update reads ------------------------------------------------------------------------
 
 
-def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_row_is_read(corpus, tmp_path):
+@pytest.mark.parametrize("as_numbered", [0, 1 << 16])  # columns so many are not ranked anew
+def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_row_is_read(
+    as_numbered, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("streamtron.data.dataset.AS_NUMBERED", as_numbered)
     few = tmp_path / "few.svm"  # so few that the proof of the others nearly suffices
     few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
     before = fit(corpus[:9], tmp_path / "m", C=0.1, tol=0.05)

@@ -481,11 +481,13 @@ def test_from_every_state_a_run_is_taken_up_to_the_same_bytes(plan, tmp_path, mo
     if settings.hard or plan in ("margitron", "wide lasso"):
         return
     finer = settings.but(tol=settings.tol / 10, max_epochs=200)
-    for state in states[len(states) // 2 :: len(states)]:
-        report = take_up(state, finer).report
-        for learner in report.get("learners", [report]):
+    ended = streamtron.run(shards, finer, model=tmp_path / "m", resume=True)
+    for outcome in (ended, take_up(states[len(states) // 2], finer)):
+        for learner in outcome.report.get("learners", [outcome.report]):
             assert learner["certificate"]["rows_scanned"] == SHARDS * ROWS
-            assert learner["certificate"]["relative_duality_gap"] <= finer.tol or not settings.tol
+            gap = learner["certificate"]["relative_duality_gap"]
+            crawls = plan == "no row held" and outcome is ended  # its first readings are not redone
+            assert gap <= (0.01 if crawls else finer.tol) or not settings.tol
 
 
 LIMITED: dict[str, dict[str, Any]] = {

@@ -1,8 +1,10 @@
-"""The rows in memory, solved: what is returned follows from α, what is claimed is true."""
+"""The rows in memory, solved: what is returned follows from α, what is claimed is true; buffers are
+visited again while that pays."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
 from streamtron.solver.learner import Learner
 from streamtron.solver.order import Turn
-from streamtron.solver.progress import KEPT_BY_NEWTON
+from streamtron.solver.progress import KEPT_BY_NEWTON, PHASES
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
@@ -304,3 +306,52 @@ def test_a_tolerance_of_0_ends_converged_with_a_gap_of_rounding_size(seed, C):
     learner = trained(drawn_data(seed, 300, block_rows=64), Settings(C=C, tol=0))
     assert learner.finished == "converged"
     assert learner.certificate.relative_duality_gap <= 1e-6
+
+
+NONZEROS = 10
+
+
+class Buffer:
+    """A buffer of which each pass over the rows gains so much dual for a nonzero."""
+
+    def __init__(self, gains: list[float]) -> None:
+        self.gains, self.objective = gains, 0.0
+        rows = SimpleNamespace(indptr=np.array([0, NONZEROS]))
+        self.active = SimpleNamespace(nonzeros=NONZEROS, rows=rows)
+        self.running, self.alphas = SimpleNamespace(w=np.ones(3)), np.ones(1, np.float32)
+
+    def mini_epoch(self) -> None:
+        self.objective += NONZEROS * self.gains.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "gains", "passes"),
+    [
+        (1.0, [0.29, 9.0], 1),
+        (1.0, [2.0, 0.5, 0.31, 0.29, 9.0], 4),
+        (10.0, [2.0, 9.0], 1),
+        (0.0, [1.0, 0.2, 0.1, 9.0], 3),  # half of the first gain stands for that of fresh rows
+    ],
+)
+def test_a_buffer_is_visited_until_a_pass_gains_less_than_a_part_of_what_fresh_rows_do(
+    fresh, gains, passes
+):
+    assert ascent.PAYS == 0.3
+    assert ascent.visit_while_it_pays(Buffer(gains), fresh) == (passes, False)
+
+
+def test_a_buffer_is_left_to_newtons_method_where_visits_would_cost_more(monkeypatch):
+    monkeypatch.setattr(ascent, "of_newton", lambda *_: 7.9)
+    assert ascent.visit_while_it_pays(Buffer([1.0] * 20), 1.0) == (7, True)
+
+
+def test_visits_and_seconds_of_each_phase_are_counted_wherever_rows_are_held():
+    source = drawn_data(13, 600, 2000, 0.004, block_rows=32)
+    for part in (2.0, 0.2):
+        settings = Settings(loss="log_loss", tol=1e-3, active_set=int(part * source.nbytes))
+        progress = trained(source, settings).progress
+        assert progress.finished == "certified"
+        assert progress.visited >= len(source.rows.indices)
+        assert tuple(progress.phases) == PHASES
+        assert progress.phases["solving"] > 0.0
+        assert progress.phases["scanning"] > 0.0
