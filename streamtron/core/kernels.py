@@ -838,24 +838,6 @@ def add_duals(rows, order, signs, alphas, fresh, low, first, stop):
             low[column] += (old - (new - grown)) + (value - grown)
 
 
-@kernel(types.int64(_ROWS, _DUALS, _F8, _F8, types.uint32[::1], _F8))
-def drain(rows, alphas, fresh, low, columns, values):
-    """Move what ``add_duals`` has summed of these rows out of ``fresh`` and ``low``, which are 0
-    then: into ``columns`` and ``values`` (uint32 and float64, as long as the rows have nonzeros)
-    each column where the sum is not 0, as it is met, and the sum. Return how many."""
-    moved = 0
-    for i in range(len(alphas)):
-        if alphas[i] != 0.0:
-            for j in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-                column = rows.indices[j]
-                if fresh[column] != 0.0 or low[column] != 0.0:
-                    columns[moved] = column
-                    values[moved] = fresh[column] + low[column]
-                    fresh[column] = low[column] = 0.0
-                    moved += 1
-    return moved
-
-
 @kernel(types.void(_REALS, _F8))
 def sum_squares(vector, total):
     """Σ v_j² into ``total`` (float64, shape (2,), all 0), compensated."""

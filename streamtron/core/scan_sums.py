@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.rows import Rows
 
 Vector = NDArray[np.float64]
-
-
-class BlockSums(NamedTuple):
-    """What some consecutive rows add to the sums of a scan: to ``sums`` and ``totals``; to
-    Σ α_k l_k x_k the ``values`` at ``columns``, each named once; and to Σ C_k x_kj², where r > 0,
-    the ``squares`` at ``occurring`` columns."""
-
-    sums: Vector
-    totals: NDArray[np.int64]
-    columns: NDArray[np.uint32]
-    values: Vector
-    occurring: NDArray[np.int64]
-    squares: Vector
 
 
 class ScanSums:
@@ -50,7 +35,7 @@ class ScanSums:
         self.fresh, self.low = np.zeros(width), np.zeros(width)
         if ratio:
             self.sq_columns = np.zeros(width)
-        self.sums = no_sums()
+        self.sums = np.append(math.inf, np.zeros(kernels.SUMS - 1))
         self.totals = np.zeros(kernels.TOTALS, dtype=np.int64)
 
     def fold(self) -> None:
@@ -64,51 +49,34 @@ class ScanSums:
         if len(self.low) != len(self.fresh):
             self.low = np.zeros(len(self.fresh))
 
-    def take_block(self, rows: Rows, alphas: NDArray[np.float32]) -> BlockSums:
-        """Take out what these rows, and no others, have added since the sums were empty."""
-        most = int(np.diff(rows.indptr)[alphas != 0.0].sum())
-        columns, values = np.empty(most, np.uint32), np.empty(most)
-        number = kernels.drain(rows, alphas, self.fresh, self.low, columns, values)
-        sums, totals = self.sums, self.totals
-        self.sums, self.totals = no_sums(), np.zeros(kernels.TOTALS, dtype=np.int64)
-        known = np.zeros(0) if self.sq_columns is None else self.sq_columns
-        occurring = np.flatnonzero(known)  # few where a block has few rows
-        squares, known[occurring] = known[occurring], 0.0
-        return BlockSums(sums, totals, columns[:number], values[:number], occurring, squares)
+    def emptied(self) -> ScanSums:
+        """Return the sums of no rows, of a scan of the same weights."""
+        return ScanSums(len(self.fresh), self.loss, self.free, self.ratio)
 
-    def add(self, block: BlockSums) -> None:
-        """Add the sums of some rows; their columns must exist."""
-        self._add_sums(block.sums, block.totals)
-        self.unfold()
-        self.fresh[block.columns], off = _two_sum(self.fresh[block.columns], block.values)
-        self.low[block.columns] += off
-        if self.sq_columns is not None:
-            self.sq_columns[block.occurring] += block.squares
-
-    def __add__(self, other: ScanSums) -> ScanSums:
-        """Return the sums over the rows of both, scanned at the same weights.
+    def add(self, other: ScanSums) -> None:
+        """Add the sums over other rows, scanned at the same weights.
 
         The bounds on rounding hold for any tree of such additions of n terms: each addition leaves
         its exact rounding error in ``low``, or in the place after the sum. These errors have at
         most the sum n u Σ|term|, and adding them up rounds each at most 2 n times.
         """
-        total = copy.deepcopy(self)
-        total.unfold()
-        total.fresh, off = _two_sum(total.fresh, other.fresh)
-        total.low += off if len(other.low) < len(off) else other.low + off
-        if total.sq_columns is not None:
-            squares = other.sq_columns
-            total.sq_columns = None if squares is None else total.sq_columns + squares
-        total._add_sums(other.sums, other.totals)
-        return total
-
-    def _add_sums(self, block: Vector, totals: NDArray[np.int64]) -> None:
+        self.unfold()
+        self.fresh, off = _two_sum(self.fresh, other.fresh)
+        self.low += off if len(other.low) < len(off) else other.low + off
+        if self.sq_columns is not None and other.sq_columns is not None:
+            self.sq_columns += other.sq_columns
         sums = self.sums
-        sums[kernels.LEAST] = min(sums[kernels.LEAST], block[kernels.LEAST])
+        sums[kernels.LEAST] = min(sums[kernels.LEAST], other.sums[kernels.LEAST])
         plain = slice(kernels.LENGTHS, kernels.DUAL_BIAS)
-        sums[plain] += block[plain]
-        _add_compensated(sums[kernels.DUAL_BIAS :], block[kernels.DUAL_BIAS :])
-        self.totals += totals
+        sums[plain] += other.sums[plain]
+        _add_compensated(sums[kernels.DUAL_BIAS :], other.sums[kernels.DUAL_BIAS :])
+        self.totals += other.totals
+
+    def __add__(self, other: ScanSums) -> ScanSums:
+        """Return the sums over the rows of both, see ``add``."""
+        total = copy.deepcopy(self)
+        total.add(other)
+        return total
 
     def center(self, bias: float) -> float:
         """Return what ``kernels.scan`` takes off t_k: the bias ρ ``bias`` that is scanned, where it
@@ -146,11 +114,6 @@ class ScanSums:
         off = float(kernels.square_distance(w[:common], self.fresh[:common]))
         off += kernels.square_sum(w[common:]) + kernels.square_sum(self.fresh[common:])
         return math.sqrt(off) / length if length else 0.0
-
-
-def no_sums() -> Vector:
-    """Return a scan's ``sums`` before its first row."""
-    return np.append(math.inf, np.zeros(kernels.SUMS - 1))
 
 
 @np.errstate(invalid="ignore")  # −∞ − −∞ where α is beyond its most

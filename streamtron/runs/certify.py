@@ -1,8 +1,8 @@
 """Certify: bound how far an existing model is from the optimum, with a witness or without.
 
-Rows are scanned at fixed weights, with the same sums to the last bit wherever that is: rows in
-memory there, others by a task a shard. A block ends with its shard, so the blocks of the tasks are
-those of the whole data; they are summed each by itself, and added in their order.
+Rows are scanned at fixed weights as ``fit`` scans them, in the order of the shards. These are dealt
+to parts, which are summed each by itself, and the sums are added in their order: they are the same
+to the last bit wherever the rows are, in memory, on disk or with workers, which scan a part each.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,8 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Event, Listener, ReadingDone, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
-from streamtron.core.rows import Facts, Label, freeze
+from streamtron.core.rows import Chunk, Facts, Label, Rows, freeze
+from streamtron.core.scan_sums import ScanSums
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads, opened_threads
 from streamtron.data import (
@@ -54,19 +55,30 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import TimeIsUp, against_rest, class_weights, train_in_time
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
+from streamtron.runs.parts import deal
 from streamtron.runs.report import deletions_of
 from streamtron.runs.witness import Witness, export
 from streamtron.solver.alphas import Alphas, split
-from streamtron.solver.learner import Learner, end_stage, set_weights
+from streamtron.solver.learner import (
+    Learner,
+    Memory,
+    end_stage,
+    enter,
+    only_scanning,
+    set_weights,
+)
 from streamtron.solver.reading import problem_of as problem_of_learner
-from streamtron.solver.reading import start_from_slacks
-from streamtron.solver.scan import BlockScan, Numbered, ScanRequest, scan_blocks
+from streamtron.solver.reading import show_chunk, solve_blocks, start_from_slacks
 from streamtron.solver.subproblem import Solve
+from streamtron.solver.targets import Targets
 from streamtron.solver.train import OnePart
-from streamtron.solver.working_set import NEAR, hold_all, keep_violators, room
+from streamtron.solver.working_set import NEAR, hold_all, keep
 
 SEARCH_TOLERANCE = 1e-4
 """Gap at which the search for a larger dual objective ends early."""
+
+PARTS = 16
+"""Parts at most: to add the sums of one costs some passes over the columns."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -348,22 +360,80 @@ class _Certifier(OnePart):
     ) -> None:
         super().__init__(data, learners, settings, self._tell, opened_threads())
         self._executor, self._searches, self._told = executor, searches, listen
+        self._dealt = deal(data.shards, min(len(data.shards), PARTS))
+        records = iter(data.manifest.shards)
+        self._rows = [sum(k.rows for k in islice(records, len(part))) for part in self._dealt]
+        self._borders = {*accumulate(self._rows)}
         self.proofs = list[Certificate]()
         self._places = {problem_of_learner(learner): k for k, learner in enumerate(learners)}
 
     def begin(self, learners: Sequence[Learner]) -> None:
-        """Hold no rows: the scan decides which matter."""
+        """Hold no rows yet. The scan finds those that matter, if they may be trained on and are not
+        in memory."""
+        if self._searches is None or self._data.held is not None:
+            for learner in learners:
+                enter(learner, Memory.ALL_ROWS)
+
+    def begin_reading(self, learner: Learner, reading: int) -> None:
+        """Prepare a reading; the scan makes the α where there are none."""
+        super().begin_reading(learner, reading)
+        frozen = learner.frozen
+        if reading == 0 and self._searches is not None and frozen is not None:
+            frozen.from_slacks = True
+            # of the hinge rows without a slack matter, too: at the kink
+            frozen.threshold = NEAR if learner.loss.zone else -math.inf
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
         """Scan all rows, which learners then hold as far as they matter and have room; later have
         learners take all rows. A DataError if no row has a weight above 0."""
         if reading:
             return super().read(reading, learners)
-        with closing(self._blocks(learners)) as blocks:
-            _add_blocks(blocks, learners)
-        self.proofs = [_certificate(learner, self._data.rows) for learner in learners]
-        hold_all([*filter(self._goes_on, learners)], self._data)
-        return self._data.rows
+        data, scans = self._data, [learner.frozen for learner in learners if learner.frozen]
+        self._sums = [frozen.scan_sums.emptied() for frozen in scans]
+        if data.held is not None or self._executor is serial:
+            super().read(reading, learners)
+        else:
+            self._read_on_workers(learners)
+        for frozen, sums in zip(scans, self._sums, strict=True):
+            frozen.scan_sums = sums
+        self.proofs = [_certificate(learner, data.rows) for learner in learners]
+        hold_all([*filter(self._goes_on, learners)], data)
+        return data.rows
+
+    def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
+        yield from super()._chunks(reading, learners) if reading else self._data.chunks()
+
+    def _take(self, chunk: Chunk, learners: Sequence[Learner]) -> None:
+        super()._take(chunk, learners)
+        if self.reading == 0 and chunk.ranges[-1][1] in self._borders:
+            for learner, sums in zip(learners, self._sums, strict=True):
+                if (frozen := learner.frozen) is not None:
+                    sums.add(frozen.scan_sums)
+                    frozen.scan_sums = sums.emptied()
+
+    def _read_on_workers(self, learners: Sequence[Learner]) -> None:
+        """Have the executor scan all parts, and take what it finds in their order."""
+        data, rows, nonzeros = self._data, 0, 0
+        bare = [only_scanning(learner, Alphas(), 0) for learner in learners]
+        where = data.reading, os.path.abspath(data.directory), data.labels, data.numbers, data.facts
+        for part in self._executor(scan_part, self._tasks(learners), bare, *where):
+            for learner, sums, scan in zip(learners, self._sums, part.scans, strict=True):
+                sums.add(scan.sums)
+                _take_rows(learner, scan, rows)
+            rows, nonzeros = rows + part.rows, nonzeros + part.nonzeros
+            data.nonzeros_read += part.nonzeros
+            self.tell(done=nonzeros, rows=rows)
+
+    def _tasks(self, learners: Sequence[Learner]) -> Iterator[ScanTask]:
+        """Yield the tasks that scan all parts, in order: each with the α of its rows alone, made in
+        its turn, so that no row is sent in vain."""
+        pieces = [split(learner.alphas.nonzero(), self._rows) for learner in learners]
+        for shards, *alphas in zip(self._dealt, *pieces, strict=True):
+            rooms = [
+                0 if learner.in_buffers else learner.active.budget - learner.active.nbytes
+                for learner in learners
+            ]
+            yield ScanTask(shards, alphas, rooms)
 
     def _goes_on(self, learner: Learner) -> bool:
         """Whether the scan leaves a gap, in which a search is worthwhile."""
@@ -397,26 +467,6 @@ class _Certifier(OnePart):
             event = replace(event, certificate=self.proofs[self._places[event.problem]])
         self._told(event)
 
-    def _blocks(self, learners: Sequence[Learner]) -> Generator[BlockScan, None, None]:
-        """Read once and yield the scan of every block."""
-        data, from_slacks = self._data, self._searches is not None
-        requests = [_request(learner, from_slacks) for learner in learners]
-        if data.held is not None:
-            alphas = [learner.alphas for learner in learners]
-            blocks: Iterator[BlockScan] = scan_blocks(data.chunks(), requests, alphas)
-        else:
-            tasks = _tasks(data, learners, hold=from_slacks)
-            where = data.reading, os.path.abspath(data.directory)
-            known = data.labels, data.numbers, data.facts
-            blocks = self._executor(scan_shard, tasks, requests, *where, *known)
-        rows = nonzeros = 0
-        for block in blocks:
-            rows, nonzeros = rows + block.rows, nonzeros + block.nonzeros
-            data.nonzeros_read += block.nonzeros * (data.held is None)
-            self.tell(done=nonzeros, rows=rows)
-            freeze(*block.held[:3])  # a worker's copy is not
-            yield block
-
 
 def _certificate(learner: Learner, rows: int) -> Certificate:
     assert learner.frozen is not None
@@ -439,88 +489,83 @@ def _with_bound(proof: Certificate, bound: Certificate) -> Certificate:
     return replace(proof, dual=bound.dual, rounding_bound=bound.rounding_bound)
 
 
-def _request(learner: Learner, from_slacks: bool) -> ScanRequest:
-    """Return the scan that a learner's frozen weights ask for."""
-    frozen = learner.frozen
-    assert frozen is not None
-    sums = frozen.scan_sums
-    return ScanRequest(
-        learner.targets,
-        frozen.w,
-        frozen.bias,
-        learner.augmentation,
-        # of the hinge rows without a slack matter, too: at the kink
-        NEAR if from_slacks and learner.loss.zone else -math.inf,
-        from_slacks,
-        learner.loss,
-        sums.free,
-        sums.ratio,
-    )
-
-
-def _add_blocks(blocks: Iterator[BlockScan], learners: Sequence[Learner]) -> None:
-    """Add the blocks' sums to the learners, in the order of the blocks, and keep violators as far
-    as they fit."""
-    first_row = 0
-    for block in blocks:
-        for learner, sums in zip(learners, block.seen, strict=True):
-            assert learner.frozen is not None
-            learner.frozen.scan_sums.add(sums.sums)
-            if sums.made is not None:
-                learner.alphas.put(first_row + sums.made.numbers, sums.made.alphas)
-            if (violators := sums.violators) is not None:
-                at = np.searchsorted(block.positions, violators.positions)
-                targets = replace(violators.targets, numbers=first_row + violators.positions)
-                keep_violators(learner, block.held, at, targets, violators.rows)
-        first_row += block.rows
-
-
 class ScanTask(NamedTuple):
-    """One shard to scan, and for each request the α of its rows, numbered from 0 in the shard,
-    and the room for violators, None = for none."""
+    """The shards of a part to scan; and of each learner the α of their rows, numbered from 0, and
+    how many bytes of rows it has room for."""
 
-    shard: ShardFile
-    alphas: tuple[Numbered, ...]
-    rooms: tuple[int, ...] | None
+    shards: Sequence[ShardFile]
+    alphas: Sequence[Alphas]
+    rooms: Sequence[int]
 
     @property
     def name(self) -> str:
         """Label on the dashboard."""
-        return self.shard.name
+        return self.shards[0].name
 
 
-def _tasks(data: Dataset, learners: Sequence[Learner], *, hold: bool) -> Iterator[ScanTask]:
-    """Yield the tasks that scan all shards, in order: each with the α of its shard alone, and made
-    in its turn, so that no row is sent in vain."""
-    rows = [shard.rows for shard in data.manifest.shards]
-    pieces = [split(learner.alphas.nonzero(), rows) for learner in learners]
-    for shard, *of_shard in zip(data.shards, *pieces, strict=True):
-        rooms = tuple(map(room, learners)) if hold else None
-        yield ScanTask(shard, tuple(Numbered(*alphas.entries()) for alphas in of_shard), rooms)
+class RowsScanned(NamedTuple):
+    """What a learner finds in a part: its sums, the α that the scan has made, and the rows that
+    matter, which are all of them if memory has not become ``full``."""
+
+    sums: ScanSums
+    alphas: Alphas
+    held: Rows
+    targets: Targets
+    full: bool
 
 
-def scan_shard(
+class PartScan(NamedTuple):
+    """What each learner finds in a part of ``rows`` rows."""
+
+    rows: int
+    nonzeros: int
+    scans: Sequence[RowsScanned]
+
+
+def _take_rows(learner: Learner, scan: RowsScanned, first: int) -> None:
+    """Take the α and the rows of a part, which begins with row ``first``."""
+    for numbers, alphas in scan.alphas.nonzero():
+        learner.alphas.put(first + numbers, alphas)
+    if not learner.in_buffers:
+        freeze(*scan.held[:3])  # a worker's copy is not
+        targets = replace(scan.targets, numbers=first + scan.targets.numbers)
+        for _ in keep(learner, scan.held, np.arange(len(targets.signs)), targets):
+            pass
+        if scan.full:
+            enter(learner, Memory.BUFFERS)
+
+
+def scan_part(
     task: ScanTask,
-    requests: Sequence[ScanRequest],
+    learners: Sequence[Learner],
     reading: ReaderConfig,
     directory: str,
     labels: Sequence[Label],
     numbers: Columns,
     facts: Facts,
-) -> Iterator[BlockScan]:
-    """Scan the blocks of a shard, in the labels and ranks of all; it is prepared anew by a worker
+) -> Iterator[PartScan]:
+    """Scan the shards of a part, in the labels and ranks of all; they are prepared anew by a worker
     that does not see the directory of the prepared files."""
-    alphas = [Alphas.of(iter([numbered])) for numbered in task.alphas]
+    learners = [*map(only_scanning, learners, task.alphas, task.rooms)]
     with ExitStack() as stack:
         if not os.path.isdir(directory):
             directory = stack.enter_context(scratch_directory("streamtron-"))
         expected = Expected(classes=labels, allow_duplicate=True, allow_empty=True)
-        shard = Dataset.prepare([task.shard], reading, Preparing(directory), expected, numbers)
-        shard.facts = facts
+        data = Dataset.prepare(task.shards, reading, Preparing(directory), expected, numbers)
+        data.facts = facts
         try:
-            chunks = stack.enter_context(shard).chunks()
-            yield from scan_blocks(chunks, requests, alphas, task.rooms)
+            for chunk in stack.enter_context(data).chunks():
+                for take in show_chunk(chunk, learners):
+                    solve_blocks(take)
         except DataError as error:
             if task.name in str(error):
                 raise
             raise DataError(f"{task.name}: {error}") from error
+        yield PartScan(data.rows, data.nonzeros, [*map(_scanned, learners)])
+
+
+def _scanned(learner: Learner) -> RowsScanned:
+    frozen, active = learner.frozen, learner.active
+    assert frozen is not None
+    made = learner.alphas if frozen.from_slacks else Alphas()
+    return RowsScanned(frozen.scan_sums, made, active.rows, active.targets, learner.in_buffers)

@@ -110,12 +110,6 @@ class Alphas:
         kinds = np.dtype(np.uint32), np.dtype(np.float32)
         return Streamed(kinds[0], length, gaps), Streamed(kinds[1], length, values)
 
-    def entries(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """All row numbers with α_k ≠ 0, rising, and these α_k."""
-        none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-        numbers, values = zip(none, *self.nonzero(), strict=True)
-        return np.concatenate(numbers), np.concatenate(values)
-
     @classmethod
     def of(cls, pieces: Pieces) -> Alphas:
         """The α of pieces, in memory."""

@@ -103,7 +103,7 @@ def solve(
     """
     alphas, objective = problem.alphas.copy(), problem.objective
     exact |= newton_only
-    if problem.remainder is None and not (alphas.any() or newton_only):
+    if problem.whole and not (alphas.any() or newton_only):
         problem.mini_epoch()
     ascent = _Ascent(problem, target, mini_epochs, exact=exact, known=best is not None)
     ascent.newton_first = newton_only or (ascent.direct and bool(problem.alphas.any()))
@@ -113,7 +113,7 @@ def solve(
     if ascent.solution.newton and problem.objective < objective:
         problem.set_alphas(alphas)  # too few mini-epochs to make Newton's α pay
     ascent.finish()
-    if problem.remainder is not None:
+    if not problem.whole:
         _over_relax(problem, alphas, objective)
     return ascent.solution
 
@@ -155,7 +155,7 @@ class _Ascent:
         self.solution = Solution()
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
-        self.direct = problem.remainder is None and solved_directly(*self._size())
+        self.direct = problem.whole and solved_directly(*self._size())
         self.newton_first = False
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
@@ -193,7 +193,7 @@ class _Ascent:
     def finish(self) -> None:
         """Polish the weights where that is wanted, or to be had for little; take stock."""
         problem, solution = self.problem, self.solution
-        if problem.remainder is None and solution.v is not None and not self.refined:
+        if problem.whole and solution.v is not None and not self.refined:
             if problem.active.nonzeros <= SMALL:
                 v, alpha = problem.minimise(solution.v, EXACT**2)
                 self.consider(v, newton.FLAT)
@@ -218,7 +218,7 @@ class _Ascent:
         estimated gap is ``promise`` targets. Returns what they visited, in mini-epochs."""
         problem, running = self.problem, self.problem.running
         visited, updates = self.visited, running.updates
-        schedule = LIVE_VISITS if problem.remainder is None else LIVE_VISITS[:1]
+        schedule = LIVE_VISITS if problem.whole else LIVE_VISITS[:1]
         left = schedule[min(self.rounds, len(schedule) - 1)]
         self.rounds += 1
         problem.moved[:] = 0
@@ -230,7 +230,7 @@ class _Ascent:
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
             running.scalars[kernels.LOSS] = 0.0
             self._mini_epoch(live)
-            if problem.remainder is None and self._ends_solved(promise * self.target):
+            if problem.whole and self._ends_solved(promise * self.target):
                 self.promised = True
                 break
             left -= 1
@@ -291,7 +291,7 @@ class _Ascent:
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
         knows too little of the rows that are not live, so it is rather too small."""
-        if self.problem.remainder is not None or self._last_round():
+        if not self.problem.whole or self._last_round():
             return False
         return not self._looks_solved((1.0 if self.solution.v is None else UNSOLVED) * self.target)
 
@@ -318,7 +318,7 @@ class _Ascent:
         make up for in D; then until D is too. α comes from the slacks."""
         problem, solution = self.problem, self.solution
         assert solution.v is not None
-        small = problem.remainder is None and problem.active.nonzeros <= SMALL
+        small = problem.whole and problem.active.nonzeros <= SMALL
         self.refined = small and not problem.loss.loss.zone  # that of a hinge is smoothed anew
         proven = self.refined or self.exact or self.direct or solution.newton > 0
         precision = EXACT**2 if self.refined else 0.9 * self.target

@@ -17,6 +17,7 @@ from streamtron.solver import order
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
     Learner,
+    Memory,
     begin_again,
     certify,
     choose_visits,
@@ -24,7 +25,6 @@ from streamtron.solver.learner import (
     leave_scan,
     release_rows,
 )
-from streamtron.solver.memory import Memory
 from streamtron.solver.reading import solve_in_memory, tell_done, visit_rows
 from streamtron.solver.stopping import conclude
 

@@ -19,8 +19,7 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import Streamed
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion
-from streamtron.solver.learner import Learner, freeze
-from streamtron.solver.memory import Memory
+from streamtron.solver.learner import Learner, Memory, freeze
 from streamtron.solver.progress import BestWeights, Progress, ReadingBounds, StageReport
 
 OWN: dict[str, Any] = {

@@ -26,16 +26,17 @@ from streamtron.solver.held_loss import HeldLoss, Rounds, drive
 from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_directly
 from streamtron.solver.learner import (
     Learner,
+    Memory,
     begin_quadratic,
     choose_visits,
     end_quadratic,
     enter,
 )
-from streamtron.solver.memory import ROUNDING_GAP, Memory
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import fitting
 from streamtron.solver.scan import alphas_of_slopes
+from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.targets import Targets
 
 KEPT = (0.5, 0.8)
@@ -243,12 +244,8 @@ def leave_if_stalled(learner: Learner) -> None:
         near |= learner.memory != Memory.FEW_COLUMNS or learner.elsewhere is not None
         stalled = not near and learner.progress.reading >= readings
     if stalled:
-        _go_on_with_blocks(learner)
-
-
-def _go_on_with_blocks(learner: Learner) -> None:
-    end_quadratic(learner)
-    enter(learner, Memory.BUFFERS)
+        end_quadratic(learner)
+        enter(learner, Memory.BUFFERS)
 
 
 def follow_blocks(learner: Learner) -> None:

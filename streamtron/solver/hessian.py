@@ -119,7 +119,7 @@ class Outside:
 
     def take(self, sums: QuadraticSums, v: Vector | None = None) -> None:
         """Take the sums of all parts; ``v`` : and the weights at which rows are judged."""
-        self.v = self.v if v is None else v
+        self.v = self.v if v is None else v.copy()
         self.gram, self.linear, self.constant = sums
 
     def product(self, u: Vector) -> Vector:

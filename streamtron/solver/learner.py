@@ -4,8 +4,10 @@ Only ``part_problem`` too assigns a field of a ``Learner``, ``Progress`` or ``Be
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,6 @@ from streamtron.core.rows import Facts, Label, Rows
 from streamtron.solver import order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion, Outside
-from streamtron.solver.memory import IN_BUFFERS, Memory
 from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeights, Progress
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen, length_of
@@ -25,6 +26,22 @@ from streamtron.solver.targets import TargetRule, Targets
 from streamtron.solver.weights import WeightState
 
 Vector = NDArray[np.float64]
+
+IN_BUFFERS = 4.0
+"""ρ of a bias that is not penalised, of rows solved in buffers, beside that of one that is."""
+
+
+class Memory(StrEnum):
+    """What a learner's memory holds."""
+
+    ALL_ROWS = "all rows"
+    """Every row of the data: they are solved, then scanned."""
+    WORKING_SET = "working set"
+    """The rows with α ≠ 0 and the rows up to the margin, which all fit."""
+    BUFFERS = "buffers"
+    """A part of the working set at a time: each buffer is solved when memory is full."""
+    FEW_COLUMNS = "few columns"
+    """The rows nearest the margin; all others are one quadratic (see ``few_columns``)."""
 
 
 class Learner:
@@ -84,6 +101,11 @@ class Learner:
         return self.best.certificate
 
     @property
+    def proven(self) -> Certificate | None:
+        """What the scan of the current reading has proven; None where it makes none."""
+        return None if self.frozen is None else self.certificate
+
+    @property
     def gap(self) -> float:
         """The relative duality gap that is proven; 1 before the first scan."""
         return 1.0 if self.certificate is None else self.certificate.relative_duality_gap
@@ -115,6 +137,11 @@ class Learner:
         return self.memory == Memory.ALL_ROWS
 
     @property
+    def loose_bias(self) -> bool:
+        """Whether the feature of the bias is so large that visits hardly move v."""
+        return self.augmentation > IN_BUFFERS * self.settings.rho
+
+    @property
     def rows_held(self) -> int:
         """How many rows are in memory, here or in the parts."""
         return len(self.active) if self.elsewhere is None else self.elsewhere
@@ -134,10 +161,24 @@ def end_stage(learner: Learner, finished: str | None, stop_reason: str) -> None:
 
 
 def freeze(learner: Learner, w: Vector, bias: float) -> Frozen:
-    """Return a scan at these weights; see ``ScanRequest``."""
+    """Return a scan at these weights; beside training, if the reading visits rows."""
     settings = learner.settings
     free = learner.augmentation if settings.free else 0.0
-    return Frozen(w, bias, loss_of(settings), free, settings.ratio)
+    frozen = Frozen(w, bias, loss_of(settings), free, settings.ratio)
+    frozen.beside_training = learner.visits
+    return frozen
+
+
+def only_scanning(learner: Learner, alphas: Alphas, room: int) -> Learner:
+    """Return a learner that makes the scan which another one has begun, of some of its rows: they
+    have these α, and memory for them is ``room`` bytes."""
+    frozen, scanning = learner.frozen, copy.copy(learner)
+    assert frozen is not None
+    scanning.alphas, scanning.active = alphas, ActiveSet(room)
+    scanning.running, scanning.best = WeightState(0), BestWeights(np.zeros(0))
+    scanning.frozen, scanning.progress = copy.copy(frozen), Progress()
+    scanning.frozen.scan_sums = frozen.scan_sums.emptied()
+    return scanning
 
 
 def start_reading(learner: Learner, reading: int, frozen: Frozen | None) -> None:

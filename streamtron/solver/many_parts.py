@@ -21,15 +21,13 @@ dual variables of all others fixed, most of them are dropped, and the reading go
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from streamtron.core.events import Listener, ignore
-from streamtron.core.executor import Parts, Wanted
+from streamtron.core.executor import Parts
 from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
-from streamtron.solver.learner import Learner, enter, hold_elsewhere
-from streamtron.solver.memory import Memory
+from streamtron.solver.learner import Learner, Memory, enter, hold_elsewhere
 from streamtron.solver.part import Part, PartSize
 from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
 from streamtron.solver.reading import solve_in_memory
@@ -78,14 +76,11 @@ class ManyParts(Trainer):
         """Have learners take all rows in all parts, or begin with the local starts of the parts."""
         memory = learners[0].memory
         if _is_new(learners[0]) and memory in (Memory.ALL_ROWS, Memory.FEW_COLUMNS):
-            for learner, start in zip(learners, self._parts(Part.start, memory), strict=True):
-                hold_elsewhere(learner, start.held)
-                mean = start.weights / self.parts_size.parts
-                learner.best.propose(mean)
-                if learner.outside is not None:
-                    learner.outside.take(start.quadratic, mean.copy())
+            sums = self._parts(Part.start, memory)
         else:
-            self._read(reading, self._numbered(learners))
+            sums = self._read(reading, self._numbered(learners))
+        for learner, reading_sums in zip(learners, sums, strict=True):
+            _take_sums(learner, reading_sums, self.parts_size.parts)
         self._parts.gap_estimate = None
         obey_stop()
         return self.parts_size.rows
@@ -118,24 +113,21 @@ class ManyParts(Trainer):
     def _numbered(self, learners: Sequence[Learner]) -> dict[int, Learner]:
         return {self.learners.index(learner): learner for learner in learners}
 
-    def _read(self, number: int, learners: Mapping[int, Learner]) -> None:
+    def _read(self, number: int, learners: Mapping[int, Learner]) -> tuple[ReadingSums, ...]:
         """Read all rows: scan them, or visit them and solve those held where memory is full."""
         parts, plans = self._parts, [*map(_plan, learners, learners.values())]
         visiting = {plan.problem: learners[plan.problem] for plan in plans if plan.start}
-        if visiting:
-            fullness = parts(Part.read, number, plans)
-            while fullness.parts:
-                obey_stop()
-                full = [plan.problem for plan, k in zip(plans, fullness.full, strict=True) if k]
-                if full:
-                    self._solve_blocks({k: visiting[k] for k in full})
-                fullness = parts(Part.read_on, not full)
-            self._take_moves(visiting)
-            sums = parts(Part.end_reading)
-        else:
-            sums = parts(Part.scan, number, plans)
-        for learner, reading_sums in zip(learners.values(), sums, strict=True):
-            _take_sums(learner, reading_sums)
+        if not visiting:
+            return parts(Part.scan, number, plans)
+        fullness = parts(Part.read, number, plans)
+        while fullness.parts:
+            obey_stop()
+            full = [plan.problem for plan, k in zip(plans, fullness.full, strict=True) if k]
+            if full:
+                self._solve_blocks({k: visiting[k] for k in full})
+            fullness = parts(Part.read_on, not full)
+        self._take_moves(visiting)
+        return parts(Part.end_reading)
 
     def _solve_blocks(self, learners: Mapping[int, Learner]) -> None:
         """Solve the rows held of learners whose memory is full somewhere, and let the visits go on
@@ -145,20 +137,15 @@ class ManyParts(Trainer):
             enter(learner, Memory.BUFFERS)
         solves = {number: solve_in_memory(learner) for number, learner in learners.items()}
         in_lockstep(self._parts, solves, self.learners[0].columns + 1)
-        steps = [
-            (PartProblem.start_visits, (learner.running.dual_point,))
-            for learner in learners.values()
-        ]
-        self._each(learners, steps)
+        start = PartProblem.start_visits
+        self._parts.each(
+            [(k, (start, (of_all.running.dual_point,))) for k, of_all in learners.items()]
+        )
 
     def _take_moves(self, learners: Mapping[int, Learner]) -> None:
-        steps: list[Wanted] = [(PartProblem.moved, ())] * len(learners)
-        for learner, change in zip(learners.values(), self._each(learners, steps), strict=True):
+        moves = self._parts.each([(number, (PartProblem.moved, ())) for number in learners])
+        for learner, change in zip(learners.values(), moves, strict=True):
             learner.running.take(learner.running.dual_point.plus(change))
-
-    def _each(self, numbers: Iterable[int], steps: Sequence[Wanted]) -> Sequence[Any]:
-        """Make a round of steps of so many problems."""
-        return self._parts.each([*zip(numbers, steps, strict=True)])
 
 
 def _is_new(learner: Learner) -> bool:
@@ -179,8 +166,8 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
     )
 
 
-def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
-    """Take what a reading of all parts has summed, and what they hold."""
+def _take_sums(learner: Learner, reading_sums: ReadingSums, parts: int) -> None:
+    """Take what a reading of so many parts has summed, and what they hold."""
     hold_elsewhere(learner, reading_sums.held)
     for scan_sums in reading_sums.sums:
         frozen = learner.frozen
@@ -189,5 +176,9 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums) -> None:
         frozen.scan_sums = scan_sums
     if Memory.BUFFERS in reading_sums.memories:
         enter(learner, Memory.BUFFERS)
+    start = None
+    for total in reading_sums.weights:
+        start = total / parts
+        learner.best.propose(start)
     if learner.outside is not None:
-        learner.outside.take(reading_sums.quadratic)
+        learner.outside.take(reading_sums.quadratic, start)

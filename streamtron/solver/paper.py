@@ -31,6 +31,7 @@ from streamtron.solver import order, passes
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import (
     Learner,
+    Memory,
     certify,
     choose_visits,
     end_stage,
@@ -40,7 +41,6 @@ from streamtron.solver.learner import (
     leave_scan,
     start_reading,
 )
-from streamtron.solver.memory import Memory
 from streamtron.solver.progress import StageReport
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stopping import stop_at_limit
@@ -138,7 +138,7 @@ class Margitron(OnePart):
     def finish_reading(self, learner: Learner) -> Solve:
         """Certify what was scanned, and end the stage or the run if that allows it; else make
         mini-epochs over the active set."""
-        progress, frozen, proven = learner.progress, learner.frozen, None
+        progress, frozen = learner.progress, learner.frozen
         progress.end_reading(full_epoch=learner.visits)
         if frozen is not None:
             if learner.settings.hard:
@@ -148,11 +148,10 @@ class Margitron(OnePart):
             length = math.sqrt(learner.running.sq_norm)
             _stage(learner)["directional_margin"] = least / length if length else None
             _conclude(learner, converged=not mistakes)
-            proven = learner.certificate
         if not learner.finished:
             with progress.phase("solving"):
                 _continue(learner)
-        progress.record(proven, upper_bound(learner.running), learner.rows_held)
+        progress.record(learner.proven, upper_bound(learner.running), learner.rows_held)
         if learner.finished:
             learner.alphas.change(partial(alphas_of, learner.running))
         yield from ()

@@ -19,18 +19,10 @@ from numpy.typing import NDArray
 from streamtron.core.rows import Data
 from streamtron.solver import few_columns, order
 from streamtron.solver.alphas import saved_at
-from streamtron.solver.held_loss import drive
-from streamtron.solver.learner import Learner, enter
-from streamtron.solver.memory import Memory
-from streamtron.solver.part_problem import (
-    LocalStart,
-    PartProblem,
-    ReadingPlan,
-    ReadingSums,
-    Settlement,
-)
-from streamtron.solver.reading import begin_reading, show_chunk, solve_blocks, solve_in_memory
-from streamtron.solver.train import size_of
+from streamtron.solver.learner import Learner, Memory, enter
+from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
+from streamtron.solver.reading import begin_reading, show_chunk, solve_in_memory
+from streamtron.solver.train import OnePart, size_of
 from streamtron.solver.working_set import hold_all
 
 START_GAP = 0.03
@@ -79,7 +71,7 @@ class Part:
         (rows, nonzeros), held = size_of(self.data.blocks), self.data.held is not None
         return PartSize(1, int(held), rows, nonzeros, held * nonzeros)
 
-    def start(self, memory: Memory) -> tuple[LocalStart, ...]:
+    def start(self, memory: Memory) -> tuple[ReadingSums, ...]:
         """Train on the part's rows alone: solve them in memory, or read them once and solve those
         near the margin with one quadratic of the others."""
         learners = [problem.learner for problem in self.problems]
@@ -88,13 +80,9 @@ class Part:
         for learner in learners:
             enter(learner, memory)
             begin_reading(learner, 0)
-        if memory == Memory.FEW_COLUMNS:
-            groups = order.reading_order(self._settings, 0, self.data, mixed=True)
-            for chunk in self.data.chunks(groups):
-                for take in show_chunk(chunk, learners):
-                    solve_blocks(take)
-        for learner in learners:
-            drive(solve_in_memory(learner))
+        trainer = OnePart(self.data, learners, self._settings)
+        trainer.read(0, learners)
+        trainer.solve(learners, solve_in_memory)
         self._numbers = [*range(len(self.problems))]
         return tuple(problem.end_start() for problem in self.problems)
 

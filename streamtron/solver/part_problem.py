@@ -11,20 +11,10 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.alphas import Alphas, read_state, write_state
 from streamtron.solver.held_loss import PartLoss, Vector
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, augment, freeze
-from streamtron.solver.memory import Memory
+from streamtron.solver.learner import Learner, Memory, augment, freeze
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.targets import relaxed, to_alphas
 from streamtron.solver.weights import DualPoint, WeightState
-
-
-class LocalStart(NamedTuple):
-    """The best weights of each part, augmented, summed; the rows in memory; and where columns are
-    few, the quadratic of the rows outside memory."""
-
-    weights: Vector
-    held: int
-    quadratic: QuadraticSums
 
 
 class ReadingPlan(NamedTuple):
@@ -42,12 +32,14 @@ class ReadingPlan(NamedTuple):
 
 class ReadingSums(NamedTuple):
     """The sums of a scan at fixed weights, if there was one; the rows in memory after it; each
-    part's memory; and where columns are few, the quadratic of the rows outside memory."""
+    part's memory; where columns are few, the quadratic of the rows outside memory; and the best
+    weights of each part, augmented, where each has trained on its rows alone."""
 
     sums: tuple[ScanSums, ...]
     held: int
     memories: list[Memory]
     quadratic: QuadraticSums
+    weights: tuple[Vector, ...] = ()
 
 
 class HeldSums(NamedTuple):
@@ -78,30 +70,24 @@ class PartProblem(PartLoss):
         self._base: DualPoint | None = None  # that of all parts from which rows are visited
         self._before = np.zeros(0, dtype=np.float32)  # the α of the rows held before a solve
 
-    def end_start(self) -> LocalStart:
+    def end_start(self) -> ReadingSums:
         """Return what the part's rows alone have led to."""
         learner = self.learner
         v = learner.best.candidate
         if v is None:
             v = np.zeros(learner.columns + 1)
         learner.best = BestWeights(np.zeros(learner.columns))
-        learner.running = WeightState(learner.columns)
-        self.renew()
-        return LocalStart(v, len(learner.active), self._sum_rest())
+        return self.end_reading()._replace(weights=(v,))
 
     def begin_reading(self, number: int, plan: ReadingPlan) -> None:
         """Prepare a reading; see ``ReadingPlan``."""
-        learner, visits = self.learner, plan.start is not None
+        learner, self.rho, self._certified = self.learner, plan.rho, None
         learner.progress.reading = number
         augment(learner, plan.rho)
-        self.rho, learner.frozen = plan.rho, None
-        if plan.w is not None:
-            learner.frozen = freeze(learner, plan.w, plan.bias)
-            learner.frozen.beside_training = visits
-        learner.visits, learner.running = False, WeightState(learner.columns)
-        self._certified = None
+        learner.visits, learner.running = plan.start is not None, WeightState(learner.columns)
+        learner.frozen = None if plan.w is None else freeze(learner, plan.w, plan.bias)
         if plan.start is not None:
-            learner.visits, self._certified = True, Alphas.of(learner.alphas.nonzero())
+            self._certified = Alphas.of(learner.alphas.nonzero())
             self.start_visits(plan.start)
         if plan.memory != Memory.ALL_ROWS:
             learner.memory = plan.memory

@@ -19,10 +19,10 @@ from streamtron.core.rows import Data, make_rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver.ascent import solve
 from streamtron.solver.learner import Learner
-from streamtron.solver.memory import ROUNDING_GAP
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
+from streamtron.solver.stopping import ROUNDING_GAP
 from streamtron.solver.subproblem import Subproblem
 from streamtron.solver.weights import WeightState
 from streamtron.solver.working_set import hold_all

@@ -32,10 +32,8 @@ memory: the blocks' dual variables prove nothing without a ridge."""
 def solve_held(learner: Learner, problem: Subproblem, known: BestWeights | None) -> Solution:
     """Solve the rows in memory. ``known`` : the best weights so far, where the rows held are all
     that matter."""
-    penalty, pull = _penalty_of(learner, blocks=problem.remainder is not None)
-    center, gains = problem.center, 0.0
-    if problem.remainder is not None:
-        gains = problem.remainder.gains
+    penalty, pull = _penalty_of(learner, blocks=not problem.whole)
+    center, gains = problem.remainder
     if known is not None:
         start = known.augmented
     elif penalty.ridge:

@@ -19,6 +19,7 @@ from streamtron.solver.held_loss import drive
 from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
+    Memory,
     certify,
     choose_visits,
     freeze,
@@ -28,7 +29,6 @@ from streamtron.solver.learner import (
     take_solution,
     take_visits,
 )
-from streamtron.solver.memory import IN_BUFFERS, Memory
 from streamtron.solver.scan import Frozen
 from streamtron.solver.stopping import (
     conclude,
@@ -50,30 +50,24 @@ def begin_reading(learner: Learner, reading: int) -> None:
     certified."""
     if learner.in_buffers:
         loosen_bias(learner)
-    beside = learner.in_buffers and learner.visits
-    frozen = None
-    if beside or not learner.visits:
-        frozen = _freeze_best(learner, beside_training=beside)
-    start_reading(learner, reading, frozen)
+    scans = learner.in_buffers or not learner.visits
+    start_reading(learner, reading, _freeze_best(learner) if scans else None)
     if learner.memory == Memory.FEW_COLUMNS:
         few_columns.begin(learner)
 
 
-def _freeze_best(learner: Learner, *, beside_training: bool) -> Frozen:
-    """Fix the best weights known for a scan: the candidate of the last solve, or the running ones.
-    ``beside_training`` : see ``Frozen``."""
+def _freeze_best(learner: Learner) -> Frozen:
+    """Fix the best weights known for a scan: those of the last solve, or the running ones."""
     running, best = learner.running, learner.best
     candidate = best.take_candidate()
     if candidate is None and learner.settings.ratio and not learner.unsummed:
         candidate = _primal_weights(learner)
     if candidate is None:
-        w, bias = running.w.copy() if beside_training else running.w, running.bias
+        w, bias = running.w.copy() if learner.visits else running.w, running.bias
     else:
         candidate[best.zeros] = 0.0
         w, bias = candidate[:-1], float(candidate[-1])
-    frozen = freeze(learner, w, bias)
-    frozen.beside_training = beside_training
-    return frozen
+    return freeze(learner, w, bias)
 
 
 def _primal_weights(learner: Learner) -> Vector:
@@ -118,7 +112,7 @@ def take_chunk(
         alphas = alphas_to_scan(learner, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
         if not learner.visits:
-            if learner.complete:
+            if learner.complete or (frozen.from_slacks and learner.in_buffers):
                 return iter(())
             if learner.memory == Memory.FEW_COLUMNS:
                 few_columns.take_rows(learner, chunk.rows, targets)
@@ -155,11 +149,10 @@ def finish_reading(learner: Learner) -> Solve:
     if learner.frozen is not None:
         certify(learner, learner.frozen)
         conclude(learner)
-    proven = learner.certificate if learner.frozen is not None else None
     if not learner.finished:
         with learner.progress.phase("solving"):
             yield from continue_training(learner)
-    learner.progress.record(proven, learner.upper_bound, learner.rows_held)
+    learner.progress.record(learner.proven, learner.upper_bound, learner.rows_held)
 
 
 def continue_training(learner: Learner) -> Solve:
@@ -170,9 +163,7 @@ def continue_training(learner: Learner) -> Solve:
     if not learner.visits or learner.complete:
         learner.progress.count_full_epoch()
     few_columns.leave_if_stalled(learner)
-    blocks = learner.in_buffers
-    trains = blocks and not (learner.frozen is not None and promises_tolerance(learner))
-    choose_visits(learner, trains)
+    choose_visits(learner, learner.in_buffers and not promises_tolerance(learner))
     yield from solve_in_memory(learner)
     few_columns.follow_blocks(learner)
 
@@ -200,11 +191,8 @@ def solve_in_memory(learner: Learner) -> Solve:
         solution = proximal.solve_held(learner, problem, known)
     else:
         best = None if known is None else known.augmented
-        large = learner.augmentation > IN_BUFFERS * settings.rho  # with which visits hardly move v
-        gap = worthwhile_gap(learner)
-        solution = solve(
-            problem, gap, mini_epochs, best=best, exact=settings.free, newton_only=large
-        )
+        how = {"exact": settings.free, "newton_only": learner.loose_bias}
+        solution = solve(problem, worthwhile_gap(learner), mini_epochs, best=best, **how)
     learner.alphas.put(active.numbers, alphas)
     learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
     steps, primal = solution.newton_steps, solution.primal
@@ -217,19 +205,11 @@ def _problem(learner: Learner, alphas: NDArray[np.float32], *, whole: bool) -> S
     return Subproblem(learner.active, alphas, *how, whole=whole)
 
 
-def _visits_buffers(learner: Learner) -> bool:
-    """Whether the rows of a buffer are visited before Newton's method is thought of; many parts
-    solve theirs together."""
-    settings = learner.settings
-    large = learner.augmentation > IN_BUFFERS * settings.rho  # with which visits hardly move v
-    return settings.parts is None and not settings.ratio and not large
-
-
 def _visit_buffer(learner: Learner) -> bool:
     """Visit the rows in memory again while it pays; return whether that is all that is to be done
     with them, and Newton's method has not to go on."""
     active, progress = learner.active, learner.progress
-    if not _visits_buffers(learner) or progress.crawls:
+    if learner.settings.ratio or learner.loose_bias or progress.crawls:
         return False
     alphas = learner.alphas.take(active.numbers)
     problem = _problem(learner, alphas, whole=True)
@@ -262,7 +242,7 @@ def tell_done(reading: int, rows: int, learner: Learner, listen: Listener) -> No
             updates,
             mini_epochs,
             learner.rows_held,
-            None if learner.frozen is None else learner.certificate,
+            learner.proven,
             progress.history[-1].upper if progress.history else None,
             rows,
             learner.settings.tolerance,

@@ -180,12 +180,3 @@ HeldRows = ActiveSet | NarrowRows
 def fitting(sizes: NDArray[np.int64], budget: float) -> int:
     """Return how many of the first sizes fit in a budget."""
     return int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
-
-
-def copied(rows: Rows, chosen: NDArray[np.int64]) -> Rows:
-    """Return copies of the rows at positions ``chosen``."""
-    indptr = np.append(0, np.cumsum(np.diff(rows.indptr)[chosen]))
-    indices = np.empty(indptr[-1], dtype=np.uint32)
-    values = np.empty(len(chosen) if rows.by_row else indptr[-1], dtype=np.float32)
-    kernels.copy_rows(rows, chosen, indptr, indices, values)
-    return make_rows(indptr, indices, values, 0 if rows.by_row else -1)

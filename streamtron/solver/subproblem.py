@@ -57,7 +57,8 @@ class Subproblem:
     """min over v of ½‖v − v₀‖² + Σ C_i φ(m_i(v)), the sum over the rows held; v₀ is what
     all other rows add to v. ``alphas`` and ``running`` are changed in place.
 
-    ``whole`` : whether every row with an α is in memory (v₀ = 0).
+    ``whole`` : whether every row with an α is in memory. ``remainder`` : the dual point of all
+    other rows; v₀ is its v.
     """
 
     def __init__(
@@ -76,16 +77,11 @@ class Subproblem:
         self.newton_steps = self.visited = 0
         self.loss, self._turns = HeldLoss(loss, active, rho), turns
         self.targets = active.targets
-        self.remainder: DualPoint | None = None  # of the rows outside memory
+        self.whole, self._earned = whole, 0.0
+        self.remainder = DualPoint(np.zeros(len(running.w) + 1), 0.0)
         if not whole:
             self.remainder = running.dual_point.plus(self._sums(), -1)
-
-    @property
-    def center(self) -> Vector:
-        """v₀, shape (columns + 1,)."""
-        if self.remainder is None:
-            return np.zeros(len(self.running.w) + 1)
-        return self.remainder.v
+            self._earned = self.remainder.objective
 
     @property
     def objective(self) -> float:
@@ -115,9 +111,9 @@ class Subproblem:
     def primal(self, v: Vector, margins: Vector) -> float:
         """P(v); ``margins`` : z_i at v."""
         loss = replace(self.loss.loss, zone=0.0)
-        primal = 0.5 * kernels.square_sum(v - self.center)
+        primal = 0.5 * kernels.square_sum(v - self.remainder.v)
         primal += float(kernels.dot(self.loss.cost, losses.values(loss, margins, self.loss.t)))
-        return primal if self.remainder is None else primal + self.remainder.objective
+        return primal + self._earned
 
     def minimise(
         self, start: Vector, precision: float, *, proven: bool = True
@@ -125,7 +121,7 @@ class Subproblem:
         """The best v and its α by Newton's method, see ``HeldObjective``."""
         loss = self.loss
         loss.take_shares(self.alphas)
-        best = HeldObjective(loss, self.center).minimise(start, precision, proven=proven)
+        best = HeldObjective(loss, self.remainder.v).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
         return best.v, loss.alpha(best.known)
 
@@ -136,8 +132,7 @@ class Subproblem:
     def set_alphas(self, alphas: NDArray[np.float32]) -> None:
         """Take these α, and v of them."""
         self.alphas[:] = alphas
-        sums = self._sums()
-        self.running.take(sums if self.remainder is None else sums.plus(self.remainder))
+        self.running.take(self._sums().plus(self.remainder))
 
     def _sums(self) -> DualPoint:
         return self.loss.dual_point(self.alphas, len(self.running.w))

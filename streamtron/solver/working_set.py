@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from streamtron.core.errors import SettingsError
 from streamtron.core.rows import Block, Chunk, Data, Rows
 from streamtron.core.text import format_size
-from streamtron.solver import few_columns
-from streamtron.solver.learner import Learner, enter, hold_rows
-from streamtron.solver.memory import Memory
+from streamtron.solver import few_columns, passes
+from streamtron.solver.learner import Learner, Memory, enter, hold_rows
 from streamtron.solver.row_store import fitting
+from streamtron.solver.scan import alphas_of_slacks
 from streamtron.solver.targets import Targets, cut_alphas
 
 NEAR = 1.25
@@ -52,9 +52,15 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
 
 
 def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
-    """The α of a chunk's rows: as they are, or, where columns are few, made of the slacks."""
+    """The α of a chunk's rows: as they are, or made of the slacks, as where columns are few."""
     if learner.memory == Memory.FEW_COLUMNS:
         return few_columns.scanned_alphas(learner, chunk, targets)
+    frozen = learner.frozen
+    if frozen is not None and frozen.from_slacks:
+        margins = passes.margins(chunk.rows, targets.signs, learner.augmentation, frozen.augmented)
+        alphas = alphas_of_slacks(learner.loss, margins, targets)
+        learner.alphas.put_ranges(chunk.ranges, alphas)
+        return alphas
     alphas = learner.alphas.take_ranges(chunk.ranges)
     balanced = learner.settings.class_weight == "balanced"
     if balanced and cut_alphas(alphas, targets, learner.loss):
@@ -116,17 +122,3 @@ def _keep_some(learner: Learner) -> None:
     active.retain(np.sort(drawn[: fitting(active.sizes[drawn], kept * active.budget)]))
     if len(active) == rows_before:
         active.clear()  # the next row does not fit beside these
-
-
-def room(learner: Learner) -> int:
-    """Bytes of rows that memory can still take; 0 once a row has not fitted."""
-    return 0 if learner.in_buffers else learner.active.budget - learner.active.nbytes
-
-
-def keep_violators(
-    learner: Learner, rows: Rows, chosen: NDArray[np.int64], targets: Targets, number: int
-) -> None:
-    """Keep rows that a scan has found, those at positions ``chosen`` first of ``number``, up to one
-    that does not fit; ``targets`` are those of ``chosen``."""
-    if not learner.in_buffers and learner.active.add(rows, chosen, targets) < number:
-        enter(learner, Memory.BUFFERS)

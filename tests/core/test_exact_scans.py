@@ -189,7 +189,8 @@ def sums_of(drawn: Drawn, seed: int) -> ScanSums:
         part = slice(first, last)
         rows, alphas = drawn._replace(X=drawn.X[part]).rows, drawn.alphas[part]
         frozen.scan(rows, targets.take(part), alphas, drawn.rho)
-        blocks.append(frozen.scan_sums.take_block(rows, alphas))
+        blocks.append(frozen.scan_sums)
+        frozen.scan_sums = frozen.scan_sums.emptied()
     leaves = [ScanSums(len(drawn.w), *given) for _ in blocks[: 1 if rng.random() < 0.5 else None]]
     for leaf, block in zip(cycle(leaves), blocks, strict=False):
         leaf.add(block)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.losses import LOSSES, gains
 from streamtron.core.rows import Rows
-from streamtron.core.scan_sums import no_sums
+from streamtron.core.scan_sums import ScanSums
 from streamtron.data.blocks import squares_of
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
 from tests.helpers.losses import EPSILON, plain, plain_gain
@@ -201,7 +201,7 @@ class Scan(NamedTuple):
 def plain_scan(scan: Scan) -> PartialSums:
     (case, oracle, threshold), loss, u = scan, scan.oracle.loss, 2.0**-53
     seen = PartialSums(
-        [0.0] * COLUMNS, [0.0] * COLUMNS, no_sums().tolist(), [0, 0], [0] * len(case.rows)
+        [0.0] * COLUMNS, [0.0] * COLUMNS, ScanSums(0).sums.tolist(), [0, 0], [0] * len(case.rows)
     )
     sums = seen.sums
     for k, row in enumerate(case.rows):
@@ -268,10 +268,9 @@ def test_scan_equals_its_oracle_wherever_it_is_cut(loss, case, threshold, hard, 
 
 
 def scanned(scan: Scan, borders: list[int], cuts: Sequence[int]) -> PartialSums:
-    """What the kernels sum of the rows, cut into calls, in columns that are cut, too. What is
-    drained of each call is what it has added."""
+    """What the kernels sum of the rows, cut into calls, in columns that are cut, too."""
     (case, oracle, threshold), (fresh, low) = scan, np.zeros((2, COLUMNS))
-    sums, totals = no_sums(), np.zeros(kernels.TOTALS, dtype=np.int64)
+    sums, totals = ScanSums(0).sums, np.zeros(kernels.TOTALS, dtype=np.int64)
     marks = np.ones(len(case.rows), dtype=np.uint8)
     for first, last in itertools.pairwise(borders):
         part = slice(first, last)
@@ -301,23 +300,6 @@ def scanned(scan: Scan, borders: list[int], cuts: Sequence[int]) -> PartialSums:
             kernels.add_duals(rows, places, signs, alphas, fresh, low, *columns)
     lists = [array.tolist() for array in (fresh, low, sums, totals, marks)]
     return PartialSums(*lists)
-
-
-@prove
-@given(cases())
-def test_draining_moves_what_rows_have_added_and_leaves_nothing(case):
-    oracle = case.dual_oracle("squared_hinge")
-    rows, alphas = csr(case.rows), frozen(oracle.alphas, np.float32)
-    signs, (fresh, low) = frozen(oracle.labels, np.int8), np.zeros((2, COLUMNS))
-    kernels.add_duals(rows, np.flatnonzero(alphas), signs, alphas, fresh, low, 0, COLUMNS)
-    expected = {j: x for j, x in enumerate((fresh + low).tolist()) if fresh[j] or low[j]}
-    columns = np.zeros(len(rows.indices), np.uint32)
-    values = np.zeros(len(columns))
-    many = kernels.drain(rows, alphas, fresh, low, columns, values)
-    assert dict(zip(columns[:many].tolist(), values[:many].tolist(), strict=True)) == expected
-    assert many == len(expected)
-    assert not fresh.any()
-    assert not low.any()
 
 
 def sum_in_order(terms: Iterable[float]) -> float:

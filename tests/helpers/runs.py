@@ -21,7 +21,7 @@ from streamtron.core.events import Event, WorkDone
 from streamtron.data import Manifest
 from streamtron.data.deletions import Deletions
 from streamtron.runs import store, witness
-from streamtron.runs.certify import ScanTask, scan_shard
+from streamtron.runs.certify import ScanTask, scan_part
 from tests.helpers.processes import COMMAND, Ended, Process
 
 
@@ -210,14 +210,14 @@ def state(place: Path) -> dict[str, Any]:
 
 
 def dies_amid_a_scan(task: ScanTask, *shared: Any) -> Iterator[Any]:
-    """``scan_shard``, and the worker is killed between two of its blocks, or behind its only one:
-    once, and not that of the first shard. ``shared`` has a path at its end that then exists."""
+    """``scan_part``, and the worker is killed before it returns what it has found: once, and not
+    that of the first shard. ``shared`` has a path at its end that then exists."""
     *shared_then, mark = shared
-    for block in scan_shard(task, *shared_then):
+    for scan in scan_part(task, *shared_then):
         if not task.name.startswith(("0000", "part-0")) and not os.path.exists(mark):
             Path(mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        yield block
+        yield scan
 
 
 def fit(shards: list[Path], model: Path, **settings: Any) -> dict[str, Any]:

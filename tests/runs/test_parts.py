@@ -185,7 +185,6 @@ def test_the_dual_variables_of_all_parts_are_never_together_in_memory(
         raise AssertionError("all are read")
 
     monkeypatch.setattr(SavedAlphas, "_values", property(all_together))
-    monkeypatch.setattr(SavedAlphas, "entries", all_together)
     trained(corpus, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "m").read_bytes()
     assert kept(tmp_path, "m") == kept(tmp_path, "again")

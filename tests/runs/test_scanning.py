@@ -22,14 +22,13 @@ from sklearn.datasets import load_svmlight_files
 from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
-from streamtron.core.rows import BLOCK_ROWS
+from streamtron.core.rows import BLOCK_ROWS, row_bytes
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
-from streamtron.runs.certify import Proof, scan_shard
+from streamtron.runs.certify import PartScan, Proof, scan_part
 from streamtron.runs.report import Outcome
 from streamtron.solver.alphas import Alphas
-from streamtron.solver.scan import BlockScan
 from tests.helpers.examples import slow_but
 from tests.helpers.models import refused
 from tests.helpers.runs import dies_amid_a_scan, pickled, write_corpus
@@ -233,19 +232,20 @@ class Noted:
 def test_without_a_witness_workers_prove_what_one_process_does_scan_by_scan(workers, corpora, case):
     executor = Noted(workers)
     assert proven(corpora, case, executor) == proven(corpora, case)
-    assert executor.asked == ["scan_shard"]
+    assert executor.asked == ["scan_part"]
 
 
 def test_rows_for_which_there_is_no_room_do_not_travel(corpora):
     sent: list[int] = []
 
     def passed(result: Any) -> None:
-        if isinstance(result, BlockScan):
-            sent.append(8 * len(result.held.values) + 24 * len(result.positions))
+        if isinstance(result, PartScan):
+            held = [scan.held for scan in result.scans]
+            sent.extend(row_bytes(len(k.indices), len(k.indptr) - 1, by_row=False) for k in held)
 
     executor = Noted(serial, passed)
     proven(corpora, "too many rows for memory", executor, readings=2)
-    assert executor.asked == ["scan_shard"]
+    assert executor.asked == ["scan_part"]
     assert 60_000 - 100 <= sum(sent) <= 60_000
 
 
@@ -253,7 +253,7 @@ def test_workers_prepare_the_shards_where_a_directory_for_that_is_named(workers,
     executor = Noted(workers)
     kept = proven(corpora, "LIBLINEAR's", executor, cache_dir=str(tmp_path))
     assert kept == proven(corpora, "LIBLINEAR's")
-    assert executor.asked == ["prepare_shard", "scan_shard"]
+    assert executor.asked == ["prepare_shard", "scan_part"]
     assert len(list(tmp_path.glob("*.cache"))) == len(list((corpora / "two").iterdir()))
     again = proven(corpora, "LIBLINEAR's", cache_dir=str(tmp_path))
     assert again == replace(kept, readings=kept.readings - 1.0)
@@ -273,7 +273,7 @@ def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_pa
     mark = tmp_path / "died"
 
     def executor(function: Any, items: Any, *shared: Any) -> Any:
-        assert function is scan_shard
+        assert function is scan_part
         return workers(dies_amid_a_scan, items, *shared, str(mark))
 
     assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")

@@ -12,7 +12,7 @@ from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
-from streamtron.solver.memory import Memory
+from streamtron.solver.learner import Memory
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import drawn_data
 from tests.helpers.optimum import least_primal
