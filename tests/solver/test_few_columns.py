@@ -12,15 +12,18 @@ from streamtron.core.losses import SQUARED_HINGE, expansion
 from streamtron.core.rows import make_rows
 from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
+from streamtron.solver.hessian import Outside
 from streamtron.solver.learner import Memory
 from streamtron.solver.targets import Targets
 from tests.helpers.learners import drawn_data
-from tests.helpers.optimum import least_primal
+from tests.helpers.optimum import least_primal, of_margins
 from tests.helpers.sources import (
     ListData,
     csr,
     dense,
+    learner_of,
     random_rows,
+    rows_in_memory,
     trained,
 )
 from tests.helpers.svm_text import svm_lines
@@ -159,3 +162,22 @@ def test_columns_of_a_row_may_lie_in_any_order_as_ranks_leave_them(how):
     assert abs(readings[0] - readings[1]) <= 1
     primals = [learner.certificate.primal for learner in found]
     assert primals[0] == pytest.approx(primals[1], rel=how["tol"])
+
+
+@pytest.mark.parametrize(
+    ("reading", "scanned", "next_scan"),
+    [
+        (1, [2.0, 4.0, 9.0], [1.5, 3.0, 6.0]),
+        (0, [2.0, 4.0, 9.0], [1.0, 2.0, 3.0]),  # not on the way from the best weights
+        (1, [1.0, 2.0, 3.0 + 1e-12], [0.0, 0.0, 0.0]),  # the solution of their quadratic
+    ],
+    ids=["halved", "from the best", "solved"],
+)
+def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned, next_scan):
+    learner = learner_of(rows_in_memory(np.eye(2), [1, -1]), Settings())
+    learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
+    learner.best.certificate = of_margins(0.25, 0.5)
+    learner.outside = Outside(np.array(scanned), known=0.25)
+    learner.progress.reading = reading
+    list(few_columns.finish(learner))
+    assert learner.best.candidate.tolist() == next_scan

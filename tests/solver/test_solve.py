@@ -2,6 +2,7 @@
 visited again while that pays."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -17,16 +18,26 @@ from streamtron.core.losses import SQUARED_HINGE
 from streamtron.core.rows import Rows
 from streamtron.data.blocks import squares_of
 from streamtron.solver import ascent, few_columns, working_set
-from streamtron.solver.learner import Learner
+from streamtron.solver.learner import Learner, take_visits
 from streamtron.solver.order import Turn
-from streamtron.solver.progress import KEPT_BY_NEWTON, PHASES
+from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, PHASES, BestWeights
 from streamtron.solver.row_store import ActiveSet
+from streamtron.solver.stopping import promises_tolerance
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import WeightState
-from tests.helpers.learners import drawn_data
+from streamtron.solver.working_set import keep
+from tests.helpers.learners import data_of, drawn_data
 from tests.helpers.optimum import holds, least_primal
-from tests.helpers.sources import ListData, csr, dense, random_rows, read_libsvm, trained
+from tests.helpers.sources import (
+    ListData,
+    csr,
+    dense,
+    learner_of,
+    random_rows,
+    read_libsvm,
+    trained,
+)
 
 COLUMNS = 6
 ROWS = 150
@@ -355,3 +366,99 @@ def test_visits_and_seconds_of_each_phase_are_counted_wherever_rows_are_held():
         assert tuple(progress.phases) == PHASES
         assert progress.phases["solving"] > 0.0
         assert progress.phases["scanning"] > 0.0
+
+
+@visits
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])  # visits alone are enough for these
+def test_the_last_weights_are_no_better_than_those_returned(seed):
+    found = (here := scene(seed, C=0.2)).solve(1e-4)
+    assert found.newton == 0
+    assert found.primal <= here.primal(here.v()) * (1 + 1e-12)
+
+
+def test_the_average_of_blocks_weighs_later_ones_more():
+    best = BestWeights(np.zeros(2))
+    for weights, mean in (([3.0, 0.0, 6.0], [3.0, 0.0, 6.0]), ([6.0, 9.0, 3.0], [5.0, 6.0, 4.0])):
+        best.average(np.array(weights))
+        assert best.candidate.tolist() == mean
+
+
+@visits
+def test_weights_known_before_are_returned_where_visits_find_no_better_ones(monkeypatch):
+    optimum = scene(0, C=50.0).solve(1e-12).v
+    monkeypatch.setattr(ascent, "SMALL", 0)  # no finish to rounding
+    here = scene(0, C=50.0)
+    found = ascent.solve(here.problem, 0.3, 50, best=optimum)
+    assert found.primal <= here.primal(optimum) * (1 + 1e-12)
+
+
+def test_a_gap_that_does_not_fall_wants_visits_without_end():
+    assert ascent.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
+
+
+@visits
+def test_newtons_method_comes_when_one_mini_epoch_is_left_and_the_gap_is_not_met():
+    assert scene(0).solve(1e-9, 2).newton == 1
+    assert scene(0).solve(0.9, 2).newton == 0
+
+
+@visits
+def test_a_round_cut_short_tells_of_no_rate(monkeypatch):
+    monkeypatch.setattr(ascent, "of_visits", lambda *rate: math.inf)
+    for seed in (0, 2, 3):
+        monkeypatch.setattr(ascent, "PASSING", 1e9)  # all rounds but the first are cut short
+        assert scene(seed).solve(1e-3).newton == 0
+        monkeypatch.setattr(ascent, "PASSING", 0.0)  # none is
+        assert scene(seed).solve(1e-3).newton == 1
+
+
+@visits
+def test_one_round_tells_of_no_rate(monkeypatch):
+    before = []
+    monkeypatch.setattr(ascent, "of_visits", lambda gap, *_: before.append(gap) or 0.0)
+    scene(0, 60).solve(1e-9)
+    assert 0.0 < max(before) < 1.0, "what a solve begins with was measured by no round"
+
+
+@pytest.mark.parametrize(
+    ("passes", "crawls", "kept"),
+    [(1, False, 0.0), (2, False, KEPT_BY_VISITS), (9, True, KEPT_BY_NEWTON)],
+)
+def test_rows_stay_for_the_next_buffer_where_a_second_pass_paid_or_visits_crawl(
+    passes, crawls, kept
+):
+    learner = learner_of(data_of(), Settings(loss="log_loss"))
+    take_visits(learner, passes, 40, crawls=crawls)
+    assert learner.progress.kept == kept
+    assert learner.progress.visited == 40
+
+
+@pytest.mark.parametrize(
+    ("alphas", "crawls", "buffers"),
+    [
+        (np.ones(80), False, 1),  # nothing stays, and the other half fits
+        (np.arange(80) % 8 == 0, False, 2),
+        (np.ones(80), True, 5),  # four fifths stay each time
+    ],
+)
+def test_rows_that_matter_alike_make_room_for_others_unless_visits_crawl(alphas, crawls, buffers):
+    source = drawn_data(13, 80, 40, 1.0)
+    learner = learner_of(source, Settings(active_set=source.nbytes // 2))
+    (chunk,) = source.chunks()
+    learner.alphas.put_ranges(chunk.ranges, alphas.astype(np.float32))
+    take_visits(learner, 2, 40, crawls=crawls)
+    kept = keep(learner, chunk.rows, np.arange(80), learner.targets(chunk))
+    assert len(list(kept)) == buffers
+
+
+@pytest.mark.parametrize(
+    ("before", "gap", "promised"),
+    [(None, 1e-3, False), (0.1, 7e-3, True), (0.1, 8e-3, False), (1e-2, 9e-3, False)],
+)
+def test_a_gap_is_promised_if_one_more_fall_as_the_last_one_meets_half_of_the_tolerance(
+    before, gap, promised
+):
+    learner = learner_of(data_of(), Settings(tol=1e-3))
+    learner.best.certificate = SimpleNamespace(relative_duality_gap=gap)
+    learner.best.gap_before = np.inf if before is None else before
+    assert promises_tolerance(learner) == promised
