@@ -67,6 +67,15 @@ def test_the_allowance_for_rounding_counts_the_rows_of_long_sums_and_is_no_large
 
 
 @prove
+@given(st.floats(1e-20, 1e20), st.floats(0.0, 1.0))
+def test_margins_say_no_more_than_the_objectives_that_they_are_made_of(primal, share):
+    found = Certificate(primal, share * primal, 1)
+    assert 2 * Fraction(primal) * Fraction(found.primal_margin) ** 2 <= 1
+    if found.upper_bound is not None and found.upper_bound < math.inf:
+        assert 2 * Fraction(found.dual) * Fraction(found.upper_bound) ** 2 >= 1
+
+
+@prove
 @given(
     st.lists(st.lists(st.tuples(st.integers(-60, 60), st.integers(-3, 3)), max_size=6), min_size=1)
 )
