@@ -73,6 +73,7 @@ def say_written(written: Any, where: str) -> None:
 
 def report_fit(outcome: Outcome, model: str, machine: Machine, first: Iterable[str] = ()) -> int:
     """Print the summary of a fit after the ``first`` lines, and return the exit code."""
+    click.get_current_context().meta["report"] = outcome.report  # for --metrics
     say([*first, *fit_lines(outcome.report, verbose=is_verbose()), *place_lines(model, machine)])
     if outcome.exit_code == STOPPED:
         complain(not_certified(outcome.report, model))
@@ -89,6 +90,8 @@ def check_files(
     or that cannot be written, before any work."""
     from streamtron.runs.inputs import check_outputs, check_outputs_of_fit
 
+    meta = click.get_current_context().meta
+    written = {**written, "metrics": meta.pop("metrics", None)}
     if fit is None:
         check_outputs(written, read, **how)
     else:
@@ -102,3 +105,5 @@ def check_files(
         if not os.access(directory, os.W_OK) or os.path.isdir(path):
             reason = "it is a directory" if os.path.isdir(path) else "its directory is read-only"
             raise MachineError(f"{path}: cannot be written, {reason}. Name another place.")
+    if written["metrics"]:
+        meta["metrics"] = written["metrics"]  # which may be written in the end

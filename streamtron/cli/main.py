@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -131,13 +131,31 @@ def _open_standard_streams() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command, say in a sentence how it failed, and return its exit code."""
+    """Run a command, and return its exit code, which its metrics have, too."""
+    meta: dict[str, Any] = {}
+    code = _ended(arguments, meta)
+    if "metrics" in meta:
+        from streamtron.cli.metrics import write_metrics
+
+        try:
+            write_metrics(meta["metrics"], meta["command"], code, meta.get("report"))
+        except MachineError as error:
+            return code or _complain(*_sentence(error, None))
+    return code
+
+
+def _ended(arguments: list[str], meta: dict[str, Any]) -> int:
+    """Run a command, say in a sentence how it failed, and return its exit code; put what its
+    context holds into ``meta``."""
     context = None
     try:
         with signals():
             context = streamtron.make_context("streamtron", arguments)
-            with context:
-                code = streamtron.invoke(context)
+            try:
+                with context:
+                    code = streamtron.invoke(context)
+            finally:  # its own context shares it
+                meta |= {**context.meta, "command": context.invoked_subcommand}
             sys.stdout.flush()
             return code or 0
     except click.exceptions.Exit as end:
@@ -153,13 +171,11 @@ def _run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
         return BROKEN_PIPE
     except BaseException as error:
-        if context is None:
-            return _complain(*_sentence(error, None))
-        if context.meta.get("verbose") and not isinstance(error, StreamtronError | Signalled):
+        if meta.get("verbose") and not isinstance(error, StreamtronError | Signalled):
             import traceback
 
             traceback.print_exc()
-        return _complain(*_sentence(error, context.invoked_subcommand))
+        return _complain(*_sentence(error, meta.get("command")))
 
 
 def _sentence(error: BaseException, command: str | None) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from streamtron.cli.metrics import checked_metrics
 from streamtron.core.config import MACHINE, PAPER, READING, SETTINGS, WORDS, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.kinds import KINDS
@@ -189,6 +190,25 @@ log_option = click.option(
 )
 
 
+def _remembered(
+    name: str, *names: str, read: Callable[[Any], Any] = lambda value: value, **how: Any
+) -> Callable[[Command], Command]:
+    """Return an option whose value is in the context's ``meta`` by name, and is no argument."""
+
+    def remember(context: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is not None:
+            context.meta[name] = read(value)
+
+    return click.option(*names, expose_value=False, callback=remember, is_eager=True, **how)
+
+
+metrics_option = _remembered(
+    "metrics",
+    "--metrics",
+    type=Written(dir_okay=False),
+    read=checked_metrics,
+    help="File for metrics, in Prometheus' text format.",
+)
 config_option = click.option(
     "--config",
     metavar="FILE.toml",
@@ -201,11 +221,12 @@ run_options = _together(
     run_dir_option,
     flag("--resume", help="Go on with an existing run, if there is one."),
     flag("--overwrite", help="Replace an existing run."),
+    metrics_option,
 )
 """Options of the run directory."""
 
 change_options = _together(
-    report_option, log_option, run_dir_option, machine_options, cluster_options
+    report_option, log_option, metrics_option, run_dir_option, machine_options, cluster_options
 )
 """Options of the commands that change a run."""
 
@@ -219,18 +240,8 @@ calibration_option = click.option(
 json_option = flag("--json", "as_json", help="Print JSON.")
 
 
-def _remember_verbose(context: click.Context, _: click.Parameter, value: bool) -> None:
-    context.meta["verbose"] = value
-
-
-_verbose_option = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    expose_value=False,
-    callback=_remember_verbose,
-    is_eager=True,
-    help="Print each reading, and more in a summary.",
+_verbose_option = _remembered(
+    "verbose", "-v", "--verbose", is_flag=True, help="Print each reading, and more in a summary."
 )
 
 
@@ -261,7 +272,7 @@ _GROUPS: dict[str, Collection[str]] = {
     "Data; tables are Parquet, Arrow, CSV and JSON lines": (*READING[3:], "index_base", "held_out"),
     "Machine, which never changes the model": (
         *MACHINE,
-        *("workers", "scheduler", "log", "witness"),
+        *("workers", "scheduler", "log", "metrics", "witness"),
     ),
     "The paper's procedure": PAPER,
 }

@@ -22,6 +22,7 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.files import nothing_empty
 from streamtron.core.kinds import whole
+from streamtron.core.text import up
 from streamtron.data import (
     Cache,
     Dataset,
@@ -68,6 +69,10 @@ _log = logging.getLogger("streamtron")
 FEW = 0.25
 """New shards of at most this part of the run's bytes are first solved alone, the old α fixed.
 With more of them the old α change so much that this does not pay."""
+
+ROOM = 0.2
+"""The part of the tolerance, at least, that an update should leave between it and the gap: the next
+one then seldom costs much more."""
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
@@ -138,7 +143,16 @@ def update(
         files, mirrors = find_shards(paths), mirror or window is not None
         if window is not None:
             files = files[-whole(window, "window", least=1) :]
-        return target.finish(*_updated(target, files, mirrors, again))
+        outcome = target.finish(*_updated(target, files, mirrors, again))
+        gap, most = outcome.report["certificate"]["relative_duality_gap"], target.settings.tolerance
+        if (1.0 - ROOM) * most < gap <= most:
+            _log.warning(
+                "The proven gap is %s, and the tolerance %g: so little room is left that the next "
+                "update may have to train on all rows. A smaller --tol makes room.",
+                up(gap, 3),
+                most,
+            )
+        return outcome
 
 
 def forget(

@@ -387,6 +387,38 @@ def test_a_sweep_names_every_candidate_in_its_log_and_its_lines(run, place):
     assert [line[9:].partition(": accuracy")[0] for line in told[-2:]] == candidates
 
 
+def _gauges(path: Path) -> dict[str, float]:
+    """The numbers of a file in Prometheus' text format, by name and labels."""
+    lines = path.read_text().splitlines()
+    assert all(line.endswith(" gauge") for line in lines if line.startswith("# TYPE streamtron_"))
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name.removeprefix("streamtron_"): float(value) for name, value in pairs}
+
+
+def test_metrics_say_how_a_command_ended_and_what_it_has_proven(run, place):
+    path, report = place / "m.prom", place / "m.json"
+    words = ("--metrics", path, "--report", report)
+    assert run("fit", "train", "--model", "measured", *words).returncode == 0
+    for command in ("fit", "update"):
+        told, found, by = json.loads(report.read_text()), _gauges(path), f'{{command="{command}"}}'
+        assert found[f"exit_status{by}"] == 0
+        assert found[f"rows{by}"] == told["rows"]
+        assert found[f"readings{by}"] == told["readings"]
+        assert found[f"relative_duality_gap{by}"] == told["certificate"]["relative_duality_gap"]
+        for phase, seconds in told["phases"].items():
+            assert found[f'phase_seconds{{command="{command}",phase="{phase}"}}'] == seconds
+        succeeded(run("update", "measured", "more", *words))
+    assert run("update", "measured", "nonesuch", *words).returncode == 3
+    found = _gauges(path)
+    assert [*found] == ['exit_status{command="update"}', 'end_time_seconds{command="update"}']
+    assert found['exit_status{command="update"}'] == 3
+    for name, sentence in (("train/part-00000.svm", "so it is kept"), ("new", "the model is")):
+        one_sentence(run("fit", "train", "--model", "new", "--metrics", name), 2, sentence)
+    failed = run("fit", "train", "--model", "new", "--metrics", "/dev/full")
+    assert failed.returncode == 5, failed.stderr
+    assert "/dev/full: the disk is full" in failed.stderr
+
+
 def test_chunks_are_logged_at_most_so_often(tmp_path):
     for every, wanted in ((0.0, 5), (1e6, 1)):
         path = tmp_path / str(every)

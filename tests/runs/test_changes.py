@@ -67,6 +67,22 @@ def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_row_is_read(
         assert getattr(proof, name) == pytest.approx(claimed, rel=1e-9)
 
 
+def test_an_update_warns_where_little_of_the_tolerance_is_left(corpus, tmp_path, caplog):
+    """Which tells nothing wrong of this night, and may make the next one dear."""
+    few = tmp_path / "few.svm"
+    few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
+    fit(corpus[:1], tmp_path / "m", C=0.1, tol=0.05)
+    for name in ("m.run", "m"):
+        (shutil.copytree if name == "m.run" else shutil.copy)(
+            tmp_path / name, tmp_path / f"o{name}"
+        )
+    proven = gap(streamtron.update(tmp_path / "m", few, tol=0.9).report)
+    assert "little room" not in caplog.text
+    again = streamtron.update(tmp_path / "om", few, tol=1.1 * proven).report
+    assert again["readings"] < 1.0
+    assert f"the tolerance {1.1 * proven:g}: so little room is left" in caplog.text
+
+
 def test_of_many_classes_those_whose_proof_suffices_read_no_more(tmp_path):
     source = random.Random(1)
     labels = [source.choice("xyz") for _ in range(404)]
