@@ -226,6 +226,12 @@ def _progress(store: Store) -> dict[str, Any] | None:
     }
 
 
+def distinct(numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return rising numbers, each once: ``np.unique`` hashes them, in many times as long."""
+    rising = np.sort(numbers)
+    return np.asarray(rising[np.diff(rising, prepend=rising[:1] + np.uint32(1)) != 0])
+
+
 def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
     """Read shards once and describe them, and the memory that a fit needs."""
     reading, files = reading_from_settings(settings, labels_required=False), find_shards(paths)
@@ -235,15 +241,16 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     table, records, skipped = LabelTable(), list[ShardRecord](), list[Skipped]()
     counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments()
     least, largest = np.inf, -np.inf
-    occurring: NDArray[np.uint32] = np.zeros(0, np.uint32)
+    seen: list[NDArray[np.uint32]] = [np.zeros(0, np.uint32)]  # columns, first those of all before
     by_row, first_row, how = True, 0, {"threads": machine.threads}
     for file in files:
         rows = nonzeros = 0
         with ShardRows(file, reading, table, on_bad_shard=settings.on_bad_shard, **how) as shard:
             for chunk in shard.chunks():
                 rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
-                columns = np.unique(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])])
-                occurring = np.union1d(occurring, columns)
+                seen.append(distinct(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]))
+                if sum(map(len, seen)) > 2 * len(seen[0]) + chunk.nonzeros:  # they have doubled
+                    seen = [distinct(np.concatenate(seen))]
                 by_row = by_row and has_one_value_a_row(chunk.rows)
                 missing, offsets = without_label(chunk.codes), chunk.code_offsets
                 unlabelled += int(np.sum(missing if offsets is None else np.diff(offsets) == 0))
@@ -263,6 +270,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
             first_row += rows
     if not first_row:
         raise no_rows(files, reading.share)
+    occurring = distinct(np.concatenate(seen))
     manifest, left_out = Manifest(tuple(records)), {shard.name for shard in skipped}
     several = settings.one_vs_rest or len(table.labels) > 2
     learners = len(table.labels) if several and not settings.regression else 1
