@@ -73,7 +73,8 @@ def load(paths: list[str]) -> Data:
             for chunk in shard.chunks():
                 rows = chunk.rows
                 indptr = rows.indptr - rows.indptr[0]
-                pieces.append((rows.values.copy(), rows.indices.astype(np.int32), np.diff(indptr)))
+                columns = rows.indices.astype(np.int32)
+                pieces.append((rows.spread().copy(), columns, np.diff(indptr)))
                 signs.append(chunk.codes.copy())
     values, indices, lengths = (np.concatenate(part) for part in zip(*pieces, strict=True))
     width, labels = int(indices.max()) + 1, table.labels
