@@ -302,8 +302,8 @@ class _Ascent:
             return False  # a hinge is Newton's only where H is solved directly
         if self._last_round():
             return True
-        if len(self.gaps) < 2 or self.promised:
-            return False
+        if len(self.gaps) < (3 if self.problem.whole else 2) or self.promised:
+            return False  # the first rounds of all rows are slower than those that follow
         cost = of_visits(self.gaps[-1], self.solution.gap, self.target, spent)
         left = self.mini_epochs - self.visited
         return cost > min(left, of_newton(*self._size(), self.problem.alphas != 0))

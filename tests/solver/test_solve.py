@@ -204,6 +204,7 @@ def test_few_nonzeros_are_finished_to_rounding_whatever_the_target(options, monk
 def test_newtons_method_comes_when_visits_cost_more(newton, mini_epochs, few, many, monkeypatch):
     """More than it does, or than is left."""
     monkeypatch.setattr(ascent, "solved_directly", lambda *_: False)
+    monkeypatch.setattr(ascent, "LIVE_VISITS", (4,))
     monkeypatch.setattr(ascent, "of_newton", lambda *_: newton)
     spent = {}
     for wanted in (few, many):
@@ -403,8 +404,20 @@ def test_newtons_method_comes_when_one_mini_epoch_is_left_and_the_gap_is_not_met
 
 
 @visits
+def test_the_rate_of_the_first_round_says_not_what_visits_of_all_rows_cost(monkeypatch):
+    """It is slower than those that follow."""
+    monkeypatch.setattr(ascent, "LIVE_VISITS", (4,))
+    known = list[float]()
+    monkeypatch.setattr(ascent, "of_visits", lambda before, *_: known.append(before) or math.inf)
+    found = scene(0).solve(1e-9)
+    assert found.newton == 1
+    assert known[0] < 0.1  # the gap of the second round; that of the first is 0.14
+
+
+@visits
 def test_a_round_cut_short_tells_of_no_rate(monkeypatch):
     monkeypatch.setattr(ascent, "of_visits", lambda *rate: math.inf)
+    monkeypatch.setattr(ascent, "LIVE_VISITS", (4,))
     for seed in (0, 2, 3):
         monkeypatch.setattr(ascent, "PASSING", 1e9)  # all rounds but the first are cut short
         assert scene(seed).solve(1e-3).newton == 0
