@@ -2,8 +2,8 @@
 l (w·x + ρ w_bias) and t is not used; where labels are numbers t, z is w·x + ρ w_bias.
 
 A loss is a record here, and a branch in each of the helpers ``_value``, ``_slope``, ``_curvature``,
-``_gain`` and ``_step`` of ``core.kernels``, which know it by its code. Conjugates: Mairal, Cyanure
-(2019), Table 1; Yu, Huang and Lin, Machine Learning 85 (2011), for the logistic loss.
+``_gain`` and ``_new_alpha`` of ``core.kernels``, which know it by its code. Conjugates: Mairal,
+Cyanure (2019), Table 1; Yu, Huang and Lin, Machine Learning 85 (2011), for the logistic loss.
 """
 
 from __future__ import annotations

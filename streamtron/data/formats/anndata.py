@@ -44,8 +44,9 @@ class AnnDataReader(TableReader):
         """Return the config with this file's genes as the vocabulary, if it has none."""
         if self.reading.layout is None:
             genes = Vocabulary(tuple(run_in_thread(self._genes)))
-            columns: Any = {"features": (GENES,), "values_column": VALUES}
-            self.reading = replace(self.reading, names=genes, **columns)
+            self.reading = replace(
+                self.reading, names=genes, features=(GENES,), values_column=VALUES
+            )
         return super().resolve()
 
     def _genes(self) -> list[str]:
@@ -59,9 +60,8 @@ class AnnDataReader(TableReader):
     def _schema(self, file: Any) -> pa.Schema:
         with self._cells(file) as cells:
             obs = cells["obs"]
-            types = {
-                OBS + name: _column(obs, name, 0, 0).type for name in _texts(obs, "column-order")
-            }
+            names = map(_text, obs.attrs["column-order"])
+            types = {OBS + name: _column(obs, name, 0, 0).type for name in names}
         genes = pa.list_(pa.dictionary(pa.int32(), pa.string()))
         return pa.schema({GENES: genes, VALUES: pa.list_(pa.float64()), **types})
 
@@ -142,10 +142,6 @@ def _names(var: Any) -> list[str]:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _texts(frame: Any, attribute: str) -> list[str]:
-    return [*map(_text, frame.attrs[attribute])]
 
 
 def _column(obs: Any, name: str, start: int, stop: int) -> pa.Array:
