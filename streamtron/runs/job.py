@@ -273,7 +273,7 @@ class Fitting:
         """End a run so, or change it: see ``Store.end``."""
         store.end(
             model,
-            outcome.model.to_bytes(),
+            outcome.model,
             settings=self.settings,
             transformer=transformer_digest(self.settings, self.data.reading),
             manifest=outcome.manifest,

@@ -156,8 +156,10 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     numbers = data.numbers - np.uint32(base)
     kept = [_nonzero(learner, numbers) for learner in learners]
     certificates = [certificate_of(learner, data.skipped) for learner in learners]
-    values = [learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
-    of_learners, offsets = list(map(_ball, learners, certificates, kept, values)), None
+    values = np.concatenate(
+        [sign * learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
+    )
+    of_learners, offsets = list(map(_ball, learners, certificates, kept)), None
     balls = [ball for ball in of_learners if ball is not None]
     if len(balls) == len(learners):
         offsets = np.float16(sign) * np.concatenate([of_columns for of_columns, _ in balls])
@@ -170,9 +172,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     transformer = data.reading.transformer
     width = transformer.width if transformer else max(data.width - base, 0)
     return LinearModel(
-        weights=sparse.csr_array(
-            (sign * np.concatenate(values), columns, starts), shape=(len(learners), width)
-        ),
+        weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
         bias=float(bias[0]) if two else bias,
         classes=classes,
         # the vocabulary is in the reader's contract; the path of its file is not stored
@@ -197,11 +197,10 @@ def _ball(
     learner: Learner,
     proven: Mapping[str, Any],
     ranks: NDArray[np.uint32],
-    values: NDArray[np.float64],
 ) -> tuple[NDArray[np.float16], dict[str, float]] | None:
-    """Return offsets and ball around the optimum, see ``model.certainty``, of a learner whose
-    weights in the columns of ``ranks`` are ``values``; None if its last scan has not summed the
-    weights of its dual point."""
+    """Return offsets and ball around the optimum, see ``model.certainty``, of a learner that has
+    weights in the columns of ``ranks``; None if its last scan has not summed the weights of its
+    dual point."""
     if learner.frozen is None or not proven["primal_objective"]:
         return None
     sums = learner.frozen.scan_sums
@@ -213,7 +212,7 @@ def _ball(
     beyond[ranks] = 0.0
     length = math.sqrt(kernels.square_sum(beyond))
     duals = v, sums.dual_bias
-    return ball_of((values, learner.best.bias), duals, length, rounding, proven)
+    return ball_of((learner.best.w[ranks], learner.best.bias), duals, length, rounding, proven)
 
 
 def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -41,6 +42,7 @@ from streamtron.data import Dataset, Manifest, ShardFile, remove_abandoned
 from streamtron.data.deletions import Deletions
 
 if TYPE_CHECKING:
+    from streamtron.model.linear_model import LinearModel
     from streamtron.solver.checkpoint import State
 
 DATABASE, CACHE, PARTS = "run.sqlite", "cache", "parts-{:06d}"
@@ -48,6 +50,9 @@ DATABASE, CACHE, PARTS = "run.sqlite", "cache", "parts-{:06d}"
 
 _STATE, _MODEL = "state-{:06d}", "model-{:06d}"
 _OURS = re.compile(r"(?:state|model|parts)-(\d{6,12})")
+
+_PIECE = 1 << 20
+"""Bytes of a model that are copied at a time."""
 
 _APPLICATION, _VERSION = 0x73747274, 4
 _STATE_VERSION = 14
@@ -251,8 +256,8 @@ class Store:
 
     def end(
         self,
-        model: str | os.PathLike[str],
-        content: bytes,
+        path: str | os.PathLike[str],
+        model: LinearModel,
         *,
         settings: Settings,
         transformer: str | None,
@@ -264,14 +269,14 @@ class Store:
         state: SavedState | None = None,
         parts: Path | None = None,
     ) -> None:
-        """End the run, or change it: commit its new facts with the content of its model, which is
-        then put in its place.
+        """End the run, or change it: commit its new facts with its model, which is then put in
+        its place, ``path``.
 
         ``shards`` : that it was given, None = with which it began. ``state`` : None = the last one
         that was saved. ``parts`` : directory of the parts' states, None = as it is.
         """
         name = _MODEL.format(self._next())
-        write_atomically(self.path / name, [content])
+        model.save(self.path / name)
         rows = [None if gone.rows is None else gone.rows.tolist() for gone in absent]
         without = zip(absent, rows, strict=True)
         facts: dict[str, Any] = {
@@ -287,17 +292,19 @@ class Store:
         facts |= {} if parts is None else {"parts": parts.name}
         facts |= {} if state is None else self._written(state)
         self._commit(**facts)
-        self.complete(model)
+        self.complete(path)
 
-    def complete(self, model: str | os.PathLike[str] | None) -> None:
+    def complete(self, path: str | os.PathLike[str] | None) -> None:
         """Put the model of a committed change in its place, None = it is to have none. May be
         interrupted and repeated."""
         name = self._model_file() if self.exists else None
-        if name is not None and model is not None:
-            with reading_from(path := self.path / name):
-                content = path.read_bytes()
-            remove_half_written(model)  # by a process that has died
-            write_atomically(model, [content])
+        if name is not None and path is not None:
+            remove_half_written(path)  # by a process that has died
+            with (
+                reading_from(self.path / name),
+                open(self.path / name, "rb", opener=regular) as file,
+            ):
+                write_atomically(path, iter(partial(file.read, _PIECE), b""))
             self._commit(model=None)
         self.clean()
 

@@ -202,8 +202,8 @@ def write_classes(path: Path, rows: int, seed: int) -> None:
 def test_little_memory_is_kept_to_by_many_classes_which_find_the_same(tmp_path, steps):
     for number, rows in enumerate((240, 320, 80)):
         write_classes(tmp_path / f"{number}.svm", rows, number)
-    sizes = {"tight": MEMORY, "loose": 20 * MEMORY}
-    tight, _ = (printed(steps + SAY, tmp_path, memory, name) for name, memory in sizes.items())
+    sizes = {"loose": 20 * MEMORY, "tight": MEMORY}  # the first compiles what is not compiled yet
+    _, tight = (printed(steps + SAY, tmp_path, memory, name) for name, memory in sizes.items())
     assert tight <= 1.05 * MEMORY
     assert kept(tmp_path, "tight") == kept(tmp_path, "loose")
     model = streamtron.load(tmp_path / "tight")
