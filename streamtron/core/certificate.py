@@ -246,7 +246,7 @@ def _price(scan: ScanSums, dual: float, primal: float, bias: float) -> float:
         return 0.0
     if not primal + bias < math.inf:
         return math.inf
-    bias *= FEW if scan.loss.numbers else 1.0
+    bias *= FEW if scan.loss.residual else 1.0
     if scan.loss.code == kernels.SQUARED_ERROR:
         return _price_of_ridge(scan, primal, dual, bias)
     part, moved = _balance(scan)

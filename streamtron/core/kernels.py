@@ -425,13 +425,14 @@ def _curvature(phi, target, z):
 
 
 @helper
-def _most(phi):
-    """Return the most that |α|/C can be."""
+def _domain(phi):
+    """Return the least and the most that p = α/C can be: where φ*(−p) is finite."""
+    most = 1.0
     if phi.code == HUBER:
-        return phi.epsilon
-    if phi.code in (SQUARED_HINGE, SQUARED_ERROR, SQUARED_EPSILON_INSENSITIVE):
-        return math.inf
-    return 1.0
+        most = phi.epsilon
+    elif phi.code in (SQUARED_HINGE, SQUARED_ERROR, SQUARED_EPSILON_INSENSITIVE):
+        most = math.inf
+    return (0.0 if phi.code in (SQUARED_HINGE, LOG_LOSS, HINGE) else -most), most
 
 
 @helper
@@ -450,15 +451,15 @@ def _gain(phi, p, target):
     loss = phi.code
     if p == 0.0:
         return 0.0
-    of_margins = phi.code in (SQUARED_HINGE, LOG_LOSS, HINGE)
-    if abs(p) > _most(phi) * (1.0 + 8.0 * UNIT_ROUNDOFF) or (of_margins and p < 0.0):
+    (least, most), rounded = _domain(phi), 1.0 + 8.0 * UNIT_ROUNDOFF
+    if not least * rounded <= p <= most * rounded:
         return -math.inf
     if loss == LOG_LOSS:
         if not UNDERFLOW < p < 1.0 - 128.0 * UNIT_ROUNDOFF:
             return 0.0
-        least = min(p, 1.0 - p)
-        first, second = -_log(least), _log_ratio(least / (2.0 - least))
-        entropy = least * first + (1.0 - least) * second
+        part = min(p, 1.0 - p)
+        first, second = -_log(part), _log_ratio(part / (2.0 - part))
+        entropy = part * first + (1.0 - part) * second
         off = 16.0 * p * (first + second + 1.0) + 32.0 * entropy
         return max(entropy - UNIT_ROUNDOFF * off, 0.0)
     if loss == HINGE:
@@ -484,10 +485,11 @@ def _conjugate(phi, p):
 
 
 @helper
-def _float32_within(alpha, most):
-    """Return the float32 nearest to α, or towards 0 where that is beyond ``most`` ≥ 0."""
-    single = np.float32(min(max(alpha, -most), most))
-    if abs(np.float64(single)) > most:
+def _float32_within(alpha, least, most):
+    """Return the float32 nearest to α, or towards 0 where that is beyond ``least`` ≤ 0 or ``most``
+    ≥ 0."""
+    single = np.float32(min(max(alpha, least), most))
+    if not least <= np.float64(single) <= most:
         return np.nextafter(single, np.float32(0.0))
     return single
 
@@ -504,16 +506,17 @@ def _new_alpha(phi, alpha, m, q, cost, price, target):
         if q <= 0.0 or (alpha == 0.0 and m >= 1.0):
             return np.float32(alpha), 0.0
         return np.float32(max(alpha + (1.0 - (m + price * alpha)) / q, 0.0)), 0.0
-    most = _most(phi) * cost
+    least, most = _domain(phi)
+    least, most = least * cost, most * cost
     if phi.code == HINGE:
         best = max(alpha + (1.0 - m) / q, 0.0) if q > 0.0 else math.inf
-        return _float32_within(best, most), 0.0
+        return _float32_within(best, least, most), 0.0
     if phi.code == LOG_LOSS:
         z = _logistic_margin(alpha, m, q, cost)
         e = _exp_minus(abs(z))
         slope = _logistic_slope(z, e)
-        return _float32_within(cost * slope, most), slope * z + _logistic_value(z, e)
-    return _float32_within(_residual_alpha(phi, alpha, m - target, q, cost), most), 0.0
+        return _float32_within(cost * slope, least, most), slope * z + _logistic_value(z, e)
+    return _float32_within(_residual_alpha(phi, alpha, m - target, q, cost), least, most), 0.0
 
 
 @helper

@@ -24,6 +24,9 @@ from streamtron.core.threads import opened_threads
 
 Vector = NDArray[np.float64]
 
+Domain = tuple[Vector, Vector]
+"""The least and the most that each α may be."""
+
 NO_NUMBERS = np.zeros(0)
 """t of rows whose labels are classes."""
 
@@ -40,8 +43,9 @@ class Loss:
     """whether φ is a quadratic between bends, so that many rows together cost one quadratic"""
     sparse: bool
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
+    least: float
     most: float
-    """|α| ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
+    """least · C ≤ α ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
     liblinear: tuple[str, ...]
     """LIBLINEAR's solver_type of the same problem, first the one of which models are written"""
     bend: float
@@ -49,7 +53,9 @@ class Loss:
     logistic: bool = False
     """whether σ(m) is the probability of a row's label"""
     numbers: bool = False
-    """whether labels are numbers, and φ is of residuals"""
+    """whether labels are numbers"""
+    residual: bool = False
+    """whether φ is of z − t, so that a bias may be taken off both"""
     zone: float = 0.0
     """η of a loss that is smoothed; see ``kernels.HINGE``"""
     epsilon: float = 0.0
@@ -73,6 +79,7 @@ SQUARED_HINGE = Loss(
     kernels.SQUARED_HINGE,
     quadratic=True,
     sparse=True,
+    least=0.0,
     most=1e250,
     liblinear=("L2R_L2LOSS_SVC", "L2R_L2LOSS_SVC_DUAL"),
     bend=1.0,
@@ -85,6 +92,7 @@ LOG_LOSS = Loss(
     kernels.LOG_LOSS,
     quadratic=False,
     sparse=False,
+    least=0.0,
     most=1.0,
     liblinear=("L2R_LR", "L2R_LR_DUAL"),
     bend=0.0,
@@ -98,13 +106,22 @@ HINGE = Loss(
     kernels.HINGE,
     quadratic=False,
     sparse=True,
+    least=0.0,
     most=1.0,
     liblinear=("L2R_L1LOSS_SVC_DUAL",),
     bend=1.0,
 )
 """max(0, 1 − m)."""
 
-_OF_NUMBERS = replace(SQUARED_HINGE, quadratic=False, sparse=False, bend=0.0, numbers=True)
+_OF_NUMBERS = replace(
+    SQUARED_HINGE,
+    quadratic=False,
+    sparse=False,
+    least=-1e250,
+    bend=0.0,
+    numbers=True,
+    residual=True,
+)
 
 SQUARED_ERROR = replace(
     _OF_NUMBERS,
@@ -122,6 +139,7 @@ EPSILON_INSENSITIVE = replace(
     _OF_NUMBERS,
     name="epsilon_insensitive",
     code=kernels.EPSILON_INSENSITIVE,
+    least=-1.0,
     most=1.0,
     liblinear=("L2R_L1LOSS_SVR_DUAL",),
     steepest=math.inf,
@@ -167,7 +185,8 @@ def _loss(name: str | None, epsilon: float | None) -> Loss:
     if loss.name not in EPSILONS:
         return loss
     epsilon = EPSILONS[loss.name] if epsilon is None else epsilon
-    return replace(loss, epsilon=epsilon, most=epsilon if loss.code == kernels.HUBER else loss.most)
+    loss = replace(loss, epsilon=epsilon)
+    return replace(loss, least=-epsilon, most=epsilon) if loss.code == kernels.HUBER else loss
 
 
 @cache
@@ -212,8 +231,17 @@ def slopes_expanded(loss: Loss, base: Vector, z: Vector, t: Vector = NO_NUMBERS)
     array([2., 0., 0.])
     """
     linear = slopes(loss, base, t) + curvatures(loss, base, t) * (base - z)
-    least = -loss.most if loss.numbers else 0.0
-    return np.clip(linear, least, loss.most)
+    return np.clip(linear, *domain(loss, np.ones(len(z)), t))
+
+
+def domain(loss: Loss, cost: Vector, t: Vector = NO_NUMBERS) -> Domain:
+    """Return the least and the most that dual variables α may be, both of shape (rows,): between
+    them −φ*(t, −α/C) is finite. ``cost`` : C.
+
+    >>> domain(LOG_LOSS, np.array([0.5, 2.0]))
+    (array([0., 0.]), array([0.5, 2. ]))
+    """
+    return loss.least * cost if loss.least else np.zeros(len(cost)), loss.most * cost
 
 
 def expansion(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
@@ -237,12 +265,12 @@ def bends(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> Vector:
     >>> bends(SQUARED_HINGE, np.array([-1.0, 0.5, 2.0]))
     array([2. , 0.5, 1. ])
     """
-    return np.abs(loss.bend - (z - t if len(t) else z))
+    return np.abs(loss.bend - (z - t if loss.residual else z))
 
 
 def gains(loss: Loss, p: Vector, t: Vector = NO_NUMBERS) -> Vector:
     """Return −φ*(t, −p), shape (rows,): what dual variables α = C p add to D, over C; −∞ beyond
-    ``most``.
+    the domain.
 
     >>> gains(SQUARED_HINGE, np.array([0.0, 1.0, 2.0]))
     array([0.  , 0.75, 1.  ])

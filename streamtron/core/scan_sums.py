@@ -80,8 +80,8 @@ class ScanSums:
 
     def center(self, bias: float) -> float:
         """Return what ``kernels.scan`` takes off t_k: the bias ρ ``bias`` that is scanned, where it
-        is not penalised and t_k are numbers; else 0."""
-        return self.free * bias if self.loss.numbers else 0.0
+        is not penalised and φ is of z − t; else 0."""
+        return self.free * bias if self.loss.residual else 0.0
 
     @property
     def dual_bias(self) -> float:

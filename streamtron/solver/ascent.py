@@ -334,8 +334,7 @@ class _Ascent:
 def _over_relax(problem: Subproblem, alphas_before: NDArray[np.float32], objective: float) -> None:
     """Move α RELAXATION times as far from ``alphas_before`` as the solve did, if D does not fall
     below ``objective``: the later blocks move on in the same direction."""
-    solved, signed = problem.alphas.copy(), problem.loss.loss.numbers
-    most = problem.loss.most
-    problem.set_alphas(relaxed(alphas_before, solved, RELAXATION, most, signed=signed))
+    solved = problem.alphas.copy()
+    problem.set_alphas(relaxed(alphas_before, solved, RELAXATION, problem.loss.domain))
     if problem.objective < objective:
         problem.set_alphas(solved)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
 from streamtron.core.executor import Wanted
-from streamtron.core.losses import Loss
+from streamtron.core.losses import Domain, Loss
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.row_store import HeldRows
@@ -123,9 +123,9 @@ class HeldLoss:
         return self.cost * losses.slopes(self.loss, self._places(margins), self.t)
 
     @property
-    def most(self) -> Vector:
-        """Return the most that |α_i| may be, shape (rows,)."""
-        return self.loss.most * self.cost
+    def domain(self) -> Domain:
+        """Return the least and the most that α_i may be, shape (rows,)."""
+        return losses.domain(self.loss, self.cost, self.t)
 
     def curvatures(self, margins: Vector) -> Vector:
         """Return f_i = C_i φ''(z_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""

@@ -62,7 +62,7 @@ class Learner:
     ) -> None:
         self.settings, self.facts = settings, facts
         self.augmentation = settings.augmentation  # the constant feature of the bias
-        center = facts.mean if settings.regression and settings.free else 0.0
+        center = facts.mean if loss_of(settings).residual and settings.free else 0.0
         self.targets = TargetRule(
             settings.price, labels, class_weights, positive, center, self.augmentation
         )

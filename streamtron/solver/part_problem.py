@@ -108,7 +108,7 @@ class PartProblem(PartLoss):
             learner.alphas = self._certified
         if v is not None:
             alpha = self.alpha(self.margins_of(v))
-            learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.most))
+            learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.domain))
         self._certified = None
 
     def save(self, path: str, rows: int) -> None:
@@ -164,9 +164,9 @@ class PartProblem(PartLoss):
     def move(self, v: Vector, relaxation: float) -> DualPoint:
         """Move the α of the rows in memory from where they were before the solve to those of v,
         ``relaxation`` times as far; return what that changes."""
-        learner, start, signed = self.learner, self._before, self.loss.numbers
-        solution = to_alphas(self.alpha(self.margins_of(v)), self.most)
-        moved = relaxed(start, solution, relaxation, self.most, signed=signed)
+        learner, start, domain = self.learner, self._before, self.domain
+        solution = to_alphas(self.alpha(self.margins_of(v)), domain)
+        moved = relaxed(start, solution, relaxation, domain)
         learner.alphas.put(learner.active.numbers, moved)
         columns = learner.columns
         return self.dual_point(moved, columns).plus(self.dual_point(start, columns), -1)

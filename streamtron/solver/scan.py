@@ -139,4 +139,5 @@ def alphas_of_slopes(
     loss: Loss, slopes: NDArray[np.float64], targets: Targets
 ) -> NDArray[np.float32]:
     """Return ``alphas_of_slacks`` of any slopes −φ' in the domain of φ*."""
-    return to_alphas(targets.costs * slopes, loss.most * targets.costs)
+    domain = losses.domain(loss, targets.costs, targets.t)
+    return to_alphas(targets.costs * slopes, domain)

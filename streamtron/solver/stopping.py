@@ -31,7 +31,7 @@ def conclude(learner: Learner) -> None:
     settings, best, gap = learner.settings, learner.best, learner.gap
     small, falling = STALLED
     # what rounding leaves of the mean of labels that are numbers: where all are alike, P* is 0
-    residual = ROUNDING_GAP * learner.targets.center if settings.regression else 0.0
+    residual = ROUNDING_GAP * learner.targets.center
     least = 0.5 * learner.facts.rows * residual**2 * settings.price
     assert best.certificate is not None
     if settings.tolerance > 0.0 and gap <= settings.tolerance:

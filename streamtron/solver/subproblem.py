@@ -127,7 +127,7 @@ class Subproblem:
 
     def take_alpha(self, alpha: Vector) -> None:
         """Take these α, rounded, and v of them."""
-        self.set_alphas(to_alphas(alpha, self.loss.most))
+        self.set_alphas(to_alphas(alpha, self.loss.domain))
 
     def set_alphas(self, alphas: NDArray[np.float32]) -> None:
         """Take these α, and v of them."""

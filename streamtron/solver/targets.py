@@ -12,23 +12,24 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import PRICES
 from streamtron.core.errors import DataError
-from streamtron.core.losses import NO_NUMBERS, Loss
+from streamtron.core.losses import NO_NUMBERS, Domain, Loss, domain
 from streamtron.core.rows import Chunk, Facts, Label
 
 LEAST, MOST = 1e-15, 1e15
 """Labels that are numbers are 0, or so far from it at least and at most."""
 
 
-def to_alphas(alpha: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return α as float32, |α_k| ``most`` at most: rounded to nearest, or towards 0 where that is
-    beyond.
+def to_alphas(alpha: NDArray[np.float64], domain: Domain) -> NDArray[np.float32]:
+    """Return α as float32, within the domain, which holds 0: rounded to nearest, or towards 0 where
+    that is beyond.
 
-    >>> to_alphas(np.array([0.5, 0.2]), np.array([0.1, 1.0])).tolist()
+    >>> to_alphas(np.array([0.5, 0.2]), (np.zeros(2), np.array([0.1, 1.0]))).tolist()
     [0.09999999403953552, 0.20000000298023224]
     """
+    least, most = domain
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is cut
-        rounded = np.clip(alpha, -most, most).astype(np.float32)
-    beyond = np.abs(rounded.astype(np.float64)) > most
+        rounded = np.clip(alpha, least, most).astype(np.float32)
+    beyond = (rounded < least) | (rounded > most)
     rounded[beyond] = np.nextafter(rounded[beyond], np.float32(0.0))
     return rounded
 
@@ -36,9 +37,7 @@ def to_alphas(alpha: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[
 def cut_alphas(alphas: NDArray[np.float32], targets: Targets, loss: Loss) -> bool:
     """Cut the α of a chunk, in place, to the most that C_k allows, which an update makes less where
     class weights are balanced; return whether any was above."""
-    if loss.numbers:
-        return False
-    cut = to_alphas(alphas.astype(np.float64), loss.most * targets.costs)
+    cut = to_alphas(alphas.astype(np.float64), domain(loss, targets.costs, targets.t))
     above = cut != alphas
     alphas[above] = cut[above]
     return bool(above.any())
@@ -48,14 +47,11 @@ def relaxed(
     alphas: NDArray[np.float32],
     solution: NDArray[np.float32],
     factor: float,
-    most: NDArray[np.float64],
-    *,
-    signed: bool,
+    domain: Domain,
 ) -> NDArray[np.float32]:
-    """Return α moved ``factor`` times as far as to a solution; not below 0, unless ``signed``."""
+    """Return α moved ``factor`` times as far as to a solution, within their domain."""
     start = alphas.astype(np.float64)
-    moved = start + factor * (solution - start)
-    return to_alphas(moved if signed else np.maximum(moved, 0.0), most)
+    return to_alphas(start + factor * (solution - start), domain)
 
 
 @dataclass(frozen=True, slots=True)

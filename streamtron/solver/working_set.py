@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
+from streamtron.core.losses import domain
 from streamtron.core.rows import Block, Chunk, Data, Rows
 from streamtron.core.text import format_size
 from streamtron.solver import few_columns, passes
@@ -111,10 +112,12 @@ def _keep_some(learner: Learner) -> None:
         learner.active.clear()
         return
     active, rows_before = learner.active, len(learner.active)
-    sizes, loss = np.abs(learner.alphas.take(active.numbers)).astype(np.float64), learner.loss
+    alphas, loss = learner.alphas.take(active.numbers), learner.loss
+    sizes = np.abs(alphas).astype(np.float64)
     if not loss.sparse:
-        most = loss.most * active.targets.costs
-        sizes *= 1.0 - np.divide(sizes, most, out=np.zeros(len(most)), where=most > 0.0)
+        least, most = domain(loss, active.targets.costs, active.targets.t)
+        end = np.where(alphas < 0.0, -least, most)
+        sizes *= 1.0 - np.divide(sizes, end, out=np.zeros(len(end)), where=end > 0.0)
     live = np.flatnonzero(sizes > 0.0)
     if len(live) and not learner.progress.crawls:
         kept = min(kept, 1.0 - alike(sizes))

@@ -108,7 +108,8 @@ def draw(loss: Loss, seed: int) -> Drawn:
 
     most, C_k = (loss.epsilon if loss.code == kernels.HUBER else 1.0), costs
     share = rng.choice([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], rng.random(2)][rng.integers(4)], n)
-    alphas = to_alphas(share * most * C_k * (rng.choice([-1.0, 1.0], n) if numbers else 1.0), C_k)
+    signs = rng.choice([-1.0, 1.0], n) if numbers else 1.0
+    alphas = to_alphas(share * most * C_k * signs, (-C_k, C_k))
     ratio = float(rng.choice([0.0, 0.0, 1.0, rng.random()]))
     w, bias = rng.normal(size=X.shape[1]) * size(rng, 10 * reach), float(rng.normal())
     drawn = Drawn(

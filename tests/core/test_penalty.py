@@ -10,7 +10,7 @@ from streamtron import Settings
 from streamtron.core import kernels
 from streamtron.core.certificate import zero_columns
 from streamtron.core.errors import SettingsError
-from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss
+from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss, domain
 from streamtron.core.penalty import Penalty
 from streamtron.solver.proximal_newton import by_column
 from streamtron.solver.scan import Frozen
@@ -49,8 +49,7 @@ def scan_column(loss: Loss, seed: int) -> tuple[bool, bool]:
     along = C * (X.astype(float) - (C @ X / C.sum() if free else 0.0))
     toward = float(rng.choice([-1, 1])) * 10.0 ** rng.uniform(-6, -0.3) * ratio / (along @ X or 1.0)
     alpha = np.array(best, float) * signs + toward * along * signs
-    alpha = alpha if loss.numbers else np.clip(alpha, 0.0, loss.most * C)
-    alphas = to_alphas(alpha, loss.most * C)
+    alphas = to_alphas(alpha, domain(loss, C, t))
     odds = math.atanh(float(mean)) * 2.0 if loss is LOG_LOSS and abs(mean) < 1 else float(mean)
     scan = Frozen(np.zeros(1), odds / (rho or 1.0), loss, rho * free, ratio)
     targets = Targets(np.arange(n), signs, C, X.astype(float) ** 2, t)

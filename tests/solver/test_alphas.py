@@ -88,11 +88,12 @@ def test_dual_variables_are_rounded_to_the_nearest_float32_that_is_not_beyond_th
     tenth, below = np.float32(0.1), np.nextafter(np.float32(0.1), np.float32(0.0))
     assert float(tenth) > 0.1 > float(below)
     alpha, most = np.array([0.1, 0.1, -0.1, 7.0, -7.0, 0.0]), np.array([1, 0.1, 0.1, 5, 5, 0])
-    assert to_alphas(alpha, most).tolist() == [tenth, below, -below, 5.0, -5.0, 0.0]
+    assert to_alphas(alpha, (-most, most)).tolist() == [tenth, below, -below, 5.0, -5.0, 0.0]
+    assert to_alphas(alpha, (-2 * most, most)).tolist() == [tenth, below, -tenth, 5.0, -7.0, 0.0]
 
 
 def test_dual_variables_move_beyond_their_solution_but_not_beyond_their_ends():
     before, solution = np.float32([1.0, 1.0, 1.0]), np.float32([2.0, 0.0, 4.0])
     most = np.full(3, 4.5)
-    assert relaxed(before, solution, 1.25, most, signed=True).tolist() == [2.25, -0.25, 4.5]
-    assert relaxed(before, solution, 1.25, most, signed=False).tolist() == [2.25, 0.0, 4.5]
+    assert relaxed(before, solution, 1.25, (-most, most)).tolist() == [2.25, -0.25, 4.5]
+    assert relaxed(before, solution, 1.25, (0.0 * most, most)).tolist() == [2.25, 0.0, 4.5]
