@@ -160,7 +160,6 @@ def _shards(facts: Mapping[str, Any]) -> text.Lines:
     if facts["unlabelled_rows"]:
         yield from text.aligned([("without a label", facts["unlabelled_rows"])])
     yield from _shard_table(facts["shards"])
-    yield from text.left_out(facts["skipped"])
     if "table" in facts:
         yield ""
         yield from _table(facts)

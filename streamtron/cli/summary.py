@@ -18,7 +18,6 @@ from streamtron.core.text import (
     column_lines,
     format_size,
     label_text,
-    left_out,
     up,
     within,
 )
@@ -42,13 +41,6 @@ def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
             figures["dual objective"] = "none found"
         figures["gap"] = gap
     yield from (f"{name:<18} {figure:>13}" for name, figure in figures.items())
-    yield from _not_covered(certificate)
-
-
-def _not_covered(certificate: Report) -> Lines:
-    if certificate.get("skipped"):
-        yield f"The proof covers the {certificate['rows_scanned']:,} rows that were read."
-        yield from left_out(certificate["skipped"])
 
 
 def bounds(certificates: Sequence[Report | None]) -> dict[str, list[str]]:
@@ -96,9 +88,8 @@ def learned_lines(report: Report, *, verbose: bool) -> Lines:
         yield from (*_classes(learners), "")
     elif verbose:
         yield from (*_stages(report["stages"]), "")
-    skipped = {"skipped": report["skipped"]} if many else {}
-    certificate = {**report["certificate"], **skipped}
-    yield from certificate_lines(certificate, many=many) if verbose else _not_covered(certificate)
+    if verbose:
+        yield from certificate_lines(report["certificate"], many=many)
     yield from zero_lines(learners, f" of {report['columns'] * len(learners):,}")
     yield _verdict(report)
 

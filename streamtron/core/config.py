@@ -122,7 +122,6 @@ class Settings:
     sample_rows : First rows, to which a transformer is fitted, or all.
     on_null_label : Rows without a label: error or skip.
     allow_duplicate : Accept two shards with the same content.
-    on_bad_shard : Malformed, truncated or damaged shards: error, or skip and list.
 
     Raises
     ------
@@ -169,7 +168,6 @@ class Settings:
     sample_rows: int | Literal["all"] = setting(100_000, "rows")
     on_null_label: Literal["error", "skip"] = setting("error", ("error", "skip"))
     allow_duplicate: bool = setting(False, "flag")
-    on_bad_shard: Literal["error", "skip"] = setting("error", ("error", "skip"))
 
     def __post_init__(self) -> None:
         make_fields(self)

@@ -139,14 +139,6 @@ def and_more(shards: Sequence[Any]) -> Lines:
         yield f"… and {len(shards) - MANY:,} more"
 
 
-def left_out(skipped: Sequence[Mapping[str, str]]) -> Lines:
-    """Yield the shards that could not be read, with the reasons."""
-    if skipped:
-        yield f"{len(skipped):,} shard(s) could not be read and were left out:"
-    yield from (f"  {shard['reason']}" for shard in skipped[:MANY])
-    yield from and_more(skipped)
-
-
 def some(names: Iterable[Any], most: int = 5, form: Callable[[Any], str] = repr) -> str:
     """List the first names, and how many more there are."""
     listed = list(names)

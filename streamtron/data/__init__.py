@@ -5,7 +5,7 @@ from streamtron.data.cache import Cache, cache_files, clear_cache, drop_cached
 from streamtron.data.dataset import Dataset, Expected
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.flat_file import remove_abandoned
-from streamtron.data.manifest import Manifest, ShardRecord, Skipped, check_duplicate, no_rows
+from streamtron.data.manifest import Manifest, ShardRecord, check_duplicate, no_rows
 from streamtron.data.prepare import Preparing, Progress
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.readers import excluding, fingerprints, open_reader, resolve_reading
@@ -26,7 +26,6 @@ __all__ = [
     "ShardFile",
     "ShardRecord",
     "ShardRows",
-    "Skipped",
     "cache_files",
     "canonical",
     "check_duplicate",

@@ -38,7 +38,6 @@ from streamtron.data.labels import LabelTable, too_few
 from streamtron.data.manifest import (
     Manifest,
     ShardRecord,
-    Skipped,
     changed,
     check_all_unchanged,
     check_duplicate,
@@ -47,7 +46,7 @@ from streamtron.data.manifest import (
 from streamtron.data.prefetch import prefetch
 from streamtron.data.prepare import Prepared, Preparing, prepare
 from streamtron.data.reader_config import ReaderConfig
-from streamtron.data.readers import resolve_by_first
+from streamtron.data.readers import resolve_reading
 from streamtron.data.row_batch import RowBatch
 
 AS_NUMBERED = 1 << 12
@@ -82,7 +81,7 @@ class Dataset(AbstractContextManager["Dataset"]):
 
     Attributes
     ----------
-    shards, skipped, manifest : the files that are read, those that were left out, and the record.
+    shards, manifest : the files that are read, and the record.
     reading, directory : how they were read, and where their prepared files are.
     rows, nonzeros, bytes : of the prepared files; ``columns`` : how many occur.
     labels, facts, blocks : what is known of the rows.
@@ -101,12 +100,9 @@ class Dataset(AbstractContextManager["Dataset"]):
     ) -> None:
         self._expected = expected or Expected()
         self.reading, self.directory = reading, directory
-        self.skipped = tuple(
-            Skipped(made.shard.name, made.reason) for made in prepared if made.file is None
-        )
-        self._prepared = [made for made in prepared if made.file is not None]
-        self.shards = tuple(made.shard for made in self._prepared)
-        self._files = [made.file for made in self._prepared if made.file is not None]
+        self._prepared = prepared
+        self.shards = tuple(made.shard for made in prepared)
+        self._files = [made.file for made in prepared]
         self.nonzeros_read = sum(made.nonzeros for made in prepared)
         self.bytes_read = sum(made.bytes for made in prepared)
         records, blocks, first_row = list[ShardRecord](), list[Block](), 0
@@ -119,7 +115,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         self.manifest, self.blocks = Manifest(tuple(records)), tuple(blocks)
         self.rows, self.nonzeros = self.manifest.rows, self.manifest.nonzeros
         self.bytes = sum(file.bytes for file in self._files)
-        self._check_shards([made.shard for made in prepared])
+        self._check_shards()
         codes = self._read_labels()
         self.facts = self._facts_of(codes)
         self._check_labels()
@@ -147,7 +143,7 @@ class Dataset(AbstractContextManager["Dataset"]):
         numbers: Columns | None = None,
     ) -> Self:
         """Prepare the shards that are not prepared yet, and open them all; see ``prepare``."""
-        reading = resolve_by_first(shards, reading, skip=how.on_bad_shard == "skip")
+        reading = resolve_reading(shards[0], reading)
         most = None if expected is None or expected.classes else expected.most_labels
         made = prepare(shards, reading, how, most)
         return cls(made, reading, how.directory, expected, numbers)
@@ -272,12 +268,7 @@ class Dataset(AbstractContextManager["Dataset"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def seen(self) -> dict[str, str]:
-        """Return names and fingerprints of the shards, of those left out ""."""
-        return self.manifest.fingerprints | {shard.name: "" for shard in self.skipped}
-
-    def _check_shards(self, given: Sequence[ShardFile]) -> None:
+    def _check_shards(self) -> None:
         """Refuse duplicates, shards that are not those expected, and no rows at all."""
         first: dict[str, ShardFile] = {}
         expected = self._expected.fingerprints
@@ -287,13 +278,8 @@ class Dataset(AbstractContextManager["Dataset"]):
                 check_duplicate(earlier, shard, self._expected.allow_duplicate)
             if expected.get(record.name, record.fingerprint) != record.fingerprint:
                 raise changed(shard, "its contents differ from the first reading's")
-        for skipped in self.skipped:
-            if expected.get(skipped.name):
-                raise DataError(
-                    f"{skipped.reason} Put it back as it was, forget it whole, or fit anew."
-                )
         if not self.rows and not self._expected.allow_empty:
-            raise no_rows(self.shards or given, self.reading.share)
+            raise no_rows(self.shards, self.reading.share)
 
     def _read_labels(self) -> list[NDArray[np.int32]]:
         """Number the labels of all shards, and return the code of each by its code in the file."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +52,6 @@ class ShardRecord:
     def row_numbers(self) -> NDArray[np.int64]:
         """The numbers of its rows in the data, rising."""
         return self.first_row + np.arange(self.rows)
-
-
-class Skipped(NamedTuple):
-    """A shard that was left out, and the sentence with which its reader refused it."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from streamtron.core.errors import DataError
 from streamtron.core.executor import Executor
 from streamtron.core.files import CACHE_REMEDY, check_room
 from streamtron.core.rows import NO_FACTS, Facts, are_targets
@@ -68,8 +67,7 @@ class PrepareTask(NamedTuple):
     """A shard to prepare in a directory; the rest is the same for all.
 
     ``most_labels`` : see ``LabelTable``. ``unread`` : bytes of all shards that are to be prepared,
-    for which there must be room; 0 where another task asks for it. ``skip`` : return what its
-    reader refuses.
+    for which there must be room; 0 where another task asks for it.
     """
 
     shard: ShardFile
@@ -78,7 +76,6 @@ class PrepareTask(NamedTuple):
     threads: int
     most_labels: int | None
     unread: int
-    skip: bool
 
     @property
     def name(self) -> str:
@@ -88,31 +85,21 @@ class PrepareTask(NamedTuple):
 
 class Prepared(NamedTuple):
     """A shard, its prepared file, and the bytes and nonzeros that were read to make it, 0 where it
-    was there; or why it is left out. ``notes`` : what is odd about it."""
+    was there. ``notes`` : what is odd about it."""
 
     shard: ShardFile
-    file: PreparedFile | None
+    file: PreparedFile
     bytes: int = 0
     nonzeros: int = 0
-    reason: str = ""
     notes: tuple[str, ...] = ()
 
 
 def prepare_shard(task: PrepareTask, progress: Progress | None = None) -> Iterator[Prepared]:
     """Prepare a shard, and yield it. DataError: its reader refuses it; it changes while it is
     read."""
-    check_unchanged(task.shard)
-    try:
-        yield _made(task, progress or Progress())
-    except DataError as error:
-        if not task.skip:
-            raise
-        check_unchanged(task.shard)  # a shard that is being rewritten is not a bad one
-        yield Prepared(task.shard, None, reason=str(error))
-
-
-def _made(task: PrepareTask, progress: Progress) -> Prepared:
     shard, table, facts = task.shard, LabelTable(task.most_labels), NO_FACTS
+    check_unchanged(shard)
+    progress = progress or Progress()
     reader = readers.open_reader(shard, task.reading, task.threads, task.directory)
     done, unread = 0, task.unread
     with FlatWriter(task.directory) as writer:
@@ -134,7 +121,7 @@ def _made(task: PrepareTask, progress: Progress) -> Prepared:
         places = [place.removeprefix(f"{shard.name}, ") for place in table.places]
         file = writer.finish(names.path(task.directory), table.labels, places, facts)
     notes = tuple(sorted(reader.notes))
-    return Prepared(shard, file, shard.bytes_to_read, file.nonzeros, notes=notes)
+    yield Prepared(shard, file, shard.bytes_to_read, file.nonzeros, notes=notes)
 
 
 def _check_room(task: PrepareTask, ratio: float) -> None:
@@ -179,7 +166,6 @@ class Preparing(NamedTuple):
     threads: int = 1
     executor: Executor | None = None
     tell: Callable[[Progress], object] = lambda _: None
-    on_bad_shard: Literal["error", "skip"] = "error"
 
 
 def prepare(
@@ -189,17 +175,16 @@ def prepare(
     most_labels: int | None = None,
 ) -> list[Prepared]:
     """Prepare the shards that are not prepared yet, side by side, and return all in their order.
-    DataError: a shard that its reader refuses, unless it is to be skipped."""
-    cache, skip = Cache(how.directory, reading), how.on_bad_shard == "skip"
+    DataError: a shard that its reader refuses."""
+    cache = Cache(how.directory, reading)
     there = {shard: Prepared(shard, file) for shard in shards if (file := cache.find(shard))}
     new = [shard for shard in shards if shard not in there]
     unread, at_once = sum(shard.size for shard in new), max(1, min(how.threads, len(new)))
     if reading.transformer is not None and how.executor is None:
         at_once = 1  # processes share the work on each
-    # a label too many among shards is no reason to skip one of them
-    most, threads = None if skip else most_labels, max(1, how.threads // at_once)
+    threads = max(1, how.threads // at_once)
     tasks = [
-        PrepareTask(shard, reading, cache.directory, threads, most, 0 if number else unread, skip)
+        PrepareTask(shard, reading, cache.directory, threads, most_labels, 0 if number else unread)
         for number, shard in enumerate(new)
     ]
     if how.executor is not None:
@@ -209,11 +194,9 @@ def prepare(
     for prepared in made:
         for note in prepared.notes:
             _log.warning("%s", note)
-        if prepared.file is None:
-            _log.warning("%s The shard is left out.", prepared.reason)
     there |= zip(new, made, strict=True)
     if new:
-        drop_earlier(cache.directory, [shard.file.path for shard in there.values() if shard.file])
+        drop_earlier(cache.directory, [shard.file.path for shard in there.values()])
     return [there[shard] for shard in shards]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import SettingsError
 from streamtron.core.text import reason_of
 from streamtron.data.deletions import Deletions
 from streamtron.data.discover import FORMATS, ROWS_GIVEN, ShardFile
@@ -57,20 +57,6 @@ def table_reader(
 def resolve_reading(shard: ShardFile, reading: ReaderConfig) -> ReaderConfig:
     """Complete a reading by the columns of the first shard; refuse what does not suit it."""
     return open_reader(shard, reading).resolve()
-
-
-def resolve_by_first(
-    shards: Sequence[ShardFile], reading: ReaderConfig, *, skip: bool
-) -> ReaderConfig:
-    """Complete a reading by the first shard, or, with ``skip``, by the first that can be read."""
-    refused: DataError | None = None
-    for shard in shards if skip else shards[:1]:
-        try:
-            return resolve_reading(shard, reading)
-        except DataError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
 
 
 def fingerprints(shards: Iterable[ShardFile], reading: ReaderConfig) -> list[tuple[str, str]]:

@@ -77,7 +77,6 @@ def with_transformer(
         inf if settings.sample_rows == "all" else int(settings.sample_rows),
         settings.text,
         settings.weight,
-        settings.on_bad_shard == "skip",
     )
     return replace(reading, transformer=made), read
 
@@ -90,7 +89,6 @@ def _fitted(
     rows: float,
     text: str | None,
     weight: str | None,
-    skips: bool,
 ) -> tuple[Transformer, int]:
     """Fit a transformer, given as bytes of skops or by columns, unless it is fitted; return it, and
     the bytes that were read."""
@@ -101,21 +99,14 @@ def _fitted(
     from streamtron.data.transformers import column_transformer
 
     estimator = loaded(given) if isinstance(given, bytes) else column_transformer(given)
-    for shard in shards:
-        reader = table_reader(shard, reading)
-        try:
-            schema = run_in_thread(reader.schema)
-            label = find_label(schema, reading, shard.name)
-            if isinstance(given, bytes):
-                inputs = _inputs_of(schema, estimator, {label, weight}, text)
-            else:
-                inputs = tuple((spec.name, spec.kind) for spec in given)
-            break
-        except DataError:
-            if not skips or shard is shards[-1]:
-                raise
+    schema = run_in_thread(table_reader(shards[0], reading).schema)
+    label = find_label(schema, reading, shards[0].name)
+    if isinstance(given, bytes):
+        inputs = _inputs_of(schema, estimator, {label, weight}, text)
+    else:
+        inputs = tuple((spec.name, spec.kind) for spec in given)
     transformer = Transformer(b"", inputs)
-    sample = partial(_sample, shards, replace(reading, transformer=transformer), label, skips)
+    sample = partial(_sample, shards, replace(reading, transformer=transformer), label)
     try:
         check_is_fitted(estimator)
         frame, _, read = sample(ENOUGH)
@@ -148,34 +139,20 @@ def _columns_of(
 
 
 def _sample(
-    shards: Sequence[ShardFile], reading: ReaderConfig, label: str | None, skips: bool, most: float
+    shards: Sequence[ShardFile], reading: ReaderConfig, label: str | None, most: float
 ) -> tuple[Any, Any, int]:
     """Return the first rows with a label, as a transformer takes them; their labels, None where
-    there are none or several a row; and the bytes of both. ``skips`` : leave out shards that are
-    refused."""
+    there are none or several a row; and the bytes of both."""
     assert reading.transformer is not None
-    inputs, batches = reading.transformer.inputs, list[pa.RecordBatch]()
-    for shard in shards:
-        kept = list[pa.RecordBatch]()
-        try:
-            for rows in first_rows(_labelled(shard, reading, label), most):
-                if skips:
-                    frame_of(rows, inputs, Spot(shard.name, "", 0))
-                kept.append(rows)
-        except DataError:
-            if not skips:
-                raise
-            continue
-        batches += kept
-        most -= sum(map(len, kept))
-        if most <= 0:
-            break
+    labelled = (_labelled(shard, reading, label) for shard in shards)
+    batches = [*first_rows(chain.from_iterable(labelled), most)]
     if not batches:
         raise DataError("no rows, on which a transformer could be fitted.")
     table = pa.Table.from_batches(batches).combine_chunks()
     [batch] = table.to_batches(max_chunksize=len(table))
     labels = None if label is None else _labels_of(batch.column(label))
-    return frame_of(batch, inputs, Spot(shards[0].name, "", 0)), labels, batch.nbytes
+    frame = frame_of(batch, reading.transformer.inputs, Spot(shards[0].name, "", 0))
+    return frame, labels, batch.nbytes
 
 
 def _labelled(

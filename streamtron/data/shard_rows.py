@@ -5,12 +5,9 @@ Columns are numbered as the file numbers them. Training reads a ``Dataset`` inst
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager
-from typing import Literal
 
-from streamtron.core.errors import DataError
 from streamtron.core.limits import available_processors
 from streamtron.core.rows import Chunk, Label
 from streamtron.data import readers
@@ -22,8 +19,6 @@ from streamtron.data.prefetch import prefetch, run_in_thread
 from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch, take_rows
 from streamtron.data.storage import is_uri
-
-_log = logging.getLogger("streamtron")
 
 SHORT_BYTES = 1 << 20
 """A file of so many bytes is read without a thread of its own, which takes longer."""
@@ -37,8 +32,6 @@ class ShardRows(AbstractContextManager["ShardRows"]):
     shard, reading : what is read, and how, completed by the columns of a first shard.
     table : what numbers its labels; None = as they come.
     threads : that parse text, ≥ 1; None = all processors that this process may use.
-    on_bad_shard : ``"skip"`` delivers no row of a shard that its reader refuses, and says why in
-        ``refusal``; then the shard is read twice. ``"error"`` ends the reading.
 
     Examples
     --------
@@ -59,11 +52,9 @@ class ShardRows(AbstractContextManager["ShardRows"]):
         table: LabelTable | None = None,
         *,
         threads: int | None = None,
-        on_bad_shard: Literal["error", "skip"] = "error",
     ) -> None:
         self.shard, self._table = shard, table or LabelTable()
         self._reader = readers.open_reader(shard, reading, threads or available_processors())
-        self._skips, self.refusal = on_bad_shard == "skip", ""
         self._running: Generator[Chunk] | None = None
 
     @property
@@ -87,8 +78,6 @@ class ShardRows(AbstractContextManager["ShardRows"]):
 
     def _read(self) -> Generator[Chunk]:
         check_unchanged(self.shard)
-        if self._skips and self._is_refused():
-            return
         first = 0
         for rows in rows_of(self._reader, self._table):
             chunk = make_chunk(rows, ((first, first + rows.rows),))
@@ -98,17 +87,6 @@ class ShardRows(AbstractContextManager["ShardRows"]):
             del chunk  # it would keep its buffer from the next but one
         check_unchanged(self.shard)
         self._reader.warn()
-
-    def _is_refused(self) -> bool:
-        """Read the whole shard before any of its rows is delivered."""
-        try:
-            for _ in rows_of(self._reader, LabelTable()):
-                pass
-        except DataError as error:
-            check_unchanged(self.shard)  # a shard that is being rewritten is not a bad one
-            _log.warning("%s The shard is left out.", error)
-            self.refusal = str(error)
-        return bool(self.refusal)
 
     def __exit__(self, *_: object) -> None:
         if self._running is not None:

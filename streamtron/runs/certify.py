@@ -209,7 +209,6 @@ def certify(
         tol=SEARCH_TOLERANCE,
         faithful=False,
         parts=None,
-        on_bad_shard="error",
     )
     named = machine.cache_dir is not None and executor is not serial
     with (

@@ -30,7 +30,6 @@ from streamtron.data import (
     ReaderConfig,
     ShardFile,
     ShardRecord,
-    Skipped,
     check_duplicate,
     drop_cached,
     find_shards,
@@ -378,7 +377,6 @@ class EditableRun(NamedTuple):
         how = rows.shards, self.reading, expected, [self.settings], self.cache_directory, decide
         with prepared(self.call, *how) as fitting:
             data, parts = fitting.data, None
-            data.skipped = (*self._skipped_before(data), *data.skipped)
             _check_rows(rows, data, self)
             fitting.check_room(self.store)
             learners = self.restore(data, fitting.settings)
@@ -405,14 +403,6 @@ class EditableRun(NamedTuple):
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         return told
-
-    def _skipped_before(self, data: Dataset) -> Iterator[Skipped]:
-        """Yield the shards that the run left out before, and that are not among these."""
-        first, *_ = self.certificates
-        named = {shard.name for shard in data.shards} | {shard.name for shard in data.skipped}
-        for shard in first.get("skipped", ()):
-            if shard["name"] not in named:
-                yield Skipped(shard["name"], shard["reason"])
 
 
 def _train_here(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +97,6 @@ def evaluate_many(
     shards: Paths,
     *,
     share: tuple[float, float] = ALL,
-    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> list[Evaluation]:
     """Evaluate several models, of the same classes and reader's contract, on one reading of the
     shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
@@ -106,9 +105,9 @@ def evaluate_many(
         bool(model.certificate) and model.kind == "two classes" and why_unbounded(model) is None
         for model in models
     ]
-    how: Any = {"bounded": bounded, "share": share, "on_bad_shard": on_bad_shard}
     evaluators = [Evaluator(model, held=HELD // (10 * len(models))) for model in models]
-    for rows in score_shards(models, find_shards(as_paths(shards)), serial, **how):
+    files = find_shards(as_paths(shards))
+    for rows in score_shards(models, files, serial, bounded=bounded, share=share):
         for number, evaluator in enumerate(evaluators):
             evaluator.add(rows, number)
     return [evaluator.evaluation() for evaluator in evaluators]
@@ -143,7 +142,6 @@ def score_shards(
     bounded: Sequence[bool] = (),
     top: int | None = None,
     share: tuple[float, float] = ALL,
-    on_bad_shard: Literal["error", "skip"] = "error",
 ) -> Iterator[ScoredRows]:
     """Score rows by models of the same classes, in the order of the shards. A DataError at the end
     if there was no row, or of labelled rows none that has a class of the models.
@@ -154,7 +152,7 @@ def score_shards(
     reading, read = reading_to_score(models[0], files[0], labelled=labelled, share=share), 0
     known = isinstance(models[0].bias, float)  # the reader refuses labels unknown to a model of two
     labels, bounded = dict[Label, None](), bounded or [False] * len(models)
-    wanted = tuple(models), reading, bounded, top, on_bad_shard
+    wanted = tuple(models), reading, bounded, top
     for rows in executor(_score_shard, files, *wanted):
         read += len(rows.weights)
         known = known or bool(rows.truth.any())
@@ -197,7 +195,6 @@ def _score_shard(
     reading: ReaderConfig,
     bounded: Sequence[bool],
     top: int | None,
-    on_bad_shard: Literal["error", "skip"],
 ) -> Iterator[ScoredRows]:
     """Score one shard, which may be empty."""
     first, labelled = models[0], reading.labels == "required"
@@ -205,7 +202,7 @@ def _score_shard(
     optima = [OptimumBounds(m) if known else None for m, known in zip(models, bounded, strict=True)]
     places = {(type(label), label): place for place, label in enumerate(first.classes)}
     table = LabelTable(classes=classes)
-    with ShardRows(shard, reading, table, on_bad_shard=on_bad_shard) as source:
+    with ShardRows(shard, reading, table) as source:
         for chunk in source.chunks():
             decisions, beyond = zip(*(_decided(m, chunk, top) for m in models), strict=True)
             weights = np.ones(len(chunk)) if chunk.weights is None else chunk.weights

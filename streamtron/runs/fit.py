@@ -244,7 +244,7 @@ def opened(
         how = wanted, reading, expected, candidates, cache, decide
         fitting = stack.enter_context(prepared(call, *how))
         fitting.readings, fitting.bytes_read = float(counted > 0), counted
-        for name, fingerprint in fitting.data.seen.items():
+        for name, fingerprint in fitting.data.manifest.fingerprints.items():
             if seen.get(name, fingerprint) != fingerprint:
                 raise DataError(
                     f"{name}: changed since the run began, whose last state is of the rows that it "

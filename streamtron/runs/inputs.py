@@ -220,7 +220,7 @@ def open_dataset(
     def tell(done: Progress) -> None:
         listen(WorkDone("preparing", None, min(done.bytes, total), total, done.rows))
 
-    how = Preparing(cache, machine.thread_count, executor, tell, on_bad_shard=settings.on_bad_shard)
+    how = Preparing(cache, machine.thread_count, executor, tell)
     return Dataset.prepare(shards, reading, how, expected)
 
 

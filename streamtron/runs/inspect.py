@@ -18,12 +18,12 @@ from streamtron.core.moments import Moments
 from streamtron.core.rows import NO_FACTS, without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, ShardRecord, ShardRows, Skipped, deletions, find_shards
+from streamtron.data import Manifest, ShardRecord, ShardRows, deletions, find_shards
 from streamtron.data.blocks import has_one_value_a_row
 from streamtron.data.labels import QUANTITY, LabelTable, are_quantity
 from streamtron.data.manifest import no_rows
 from streamtron.data.profile import guesses, look_at, with_guesses
-from streamtron.data.readers import resolve_by_first
+from streamtron.data.readers import resolve_reading
 from streamtron.data.sample import with_transformer
 from streamtron.model.calibration import probability_map
 from streamtron.model.import_model import load_any
@@ -237,15 +237,15 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
     reading, files = reading_from_settings(settings, labels_required=False), find_shards(paths)
     settings = with_guesses(settings, paths, machine.threads)
     reading, _ = with_transformer(files, reading, settings)
-    reading = resolve_by_first(files, reading, skip=settings.on_bad_shard == "skip")
-    table, records, skipped = LabelTable(), list[ShardRecord](), list[Skipped]()
+    reading = resolve_reading(files[0], reading)
+    table, records = LabelTable(), list[ShardRecord]()
     counts, unlabelled, targets = np.zeros(0, np.int64), 0, Moments()
     least, largest = np.inf, -np.inf
     seen: list[NDArray[np.uint32]] = [np.zeros(0, np.uint32)]  # columns, first those of all before
-    by_row, first_row, how = True, 0, {"threads": machine.threads}
+    by_row, first_row = True, 0
     for file in files:
         rows = nonzeros = 0
-        with ShardRows(file, reading, table, on_bad_shard=settings.on_bad_shard, **how) as shard:
+        with ShardRows(file, reading, table, threads=machine.threads) as shard:
             for chunk in shard.chunks():
                 rows, nonzeros = rows + len(chunk), nonzeros + chunk.nonzeros
                 seen.append(distinct(chunk.rows.indices[slice(*chunk.rows.indptr[[0, -1]])]))
@@ -262,16 +262,12 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
                     chunk_counts = np.bincount(chunk.codes[~missing], minlength=len(table.labels))
                     chunk_counts[: len(counts)] += counts
                     counts = chunk_counts
-        if shard.refusal:
-            skipped.append(Skipped(file.name, shard.refusal))
-        else:
-            fingerprint = shard.fingerprint()
-            records.append(ShardRecord.of(file, fingerprint, rows, nonzeros, first_row))
-            first_row += rows
+        records.append(ShardRecord.of(file, shard.fingerprint(), rows, nonzeros, first_row))
+        first_row += rows
     if not first_row:
         raise no_rows(files, reading.share)
     occurring = distinct(np.concatenate(seen))
-    manifest, left_out = Manifest(tuple(records)), {shard.name for shard in skipped}
+    manifest = Manifest(tuple(records))
     several = settings.one_vs_rest or len(table.labels) > 2
     learners = len(table.labels) if several and not settings.regression else 1
     size = DataSize(manifest.rows, len(occurring), manifest.nonzeros, by_row)
@@ -292,14 +288,13 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         "columns": max(int(occurring[-1]) + 1 - base, 0) if len(occurring) else 0,
         "nonzeros": manifest.nonzeros,
         "bytes": manifest.bytes,
-        "bytes_read": sum(file.bytes_to_read for file in files if file.name not in left_out),
+        "bytes_read": sum(file.bytes_to_read for file in files),
         "index_base": base,
         "labels": dict(labels),
         "remark": QUANTITY if are_quantity(table.labels) else None,
         "targets": described,
         "unlabelled_rows": unlabelled,
         "shards": manifest.to_dict()["shards"],
-        "skipped": [shard._asdict() for shard in skipped],
         "plan": plan.to_dict(),
     }
 

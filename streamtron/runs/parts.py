@@ -156,7 +156,7 @@ def plan_parts(
             tuple(data.labels),
             data.facts,
             data.numbers,
-            data.seen,
+            data.manifest.fingerprints,
         )
         for number, shards in enumerate(dealt)
     ]

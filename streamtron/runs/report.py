@@ -19,7 +19,7 @@ from streamtron.core.config import Settings, meets
 from streamtron.core.files import remove_half_written, write_atomically
 from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
-from streamtron.data import Dataset, Manifest, ReaderConfig, ShardFile, Skipped, deletions
+from streamtron.data import Dataset, Manifest, ReaderConfig, ShardFile, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
@@ -92,7 +92,7 @@ def build_outcome(
     model, manifest = _model(data, learners, settings), data.manifest
     deleted = deletions_of(data.shards)
     excluded = {"rows_excluded": deletions.total(deleted)}  # the model has none: it is of the rest
-    reports = [_report_of(learner, data.skipped, excluded) for learner in learners]
+    reports = [_report_of(learner, excluded) for learner in learners]
     stop_reason = max((entry["stop_reason"] for entry in reports), key=STOP_REASONS.index)
     phases = {
         name: sum((learner.progress.phases[name] for learner in learners), 0.0) for name in PHASES
@@ -109,7 +109,6 @@ def build_outcome(
         "peak_rss_bytes": peak_memory(),
         "settings": settings.to_dict(),
         "stop_reason": stop_reason,
-        "skipped": [shard._asdict() for shard in data.skipped],
     }
     if settings.penalty != "l2":
         report["nonzero_weights"] = model.sparse_weights.nnz
@@ -155,7 +154,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     base = data.index_base
     numbers = data.numbers - np.uint32(base)
     kept = [_nonzero(learner, numbers) for learner in learners]
-    certificates = [certificate_of(learner, data.skipped) for learner in learners]
+    certificates = [certificate_of(learner) for learner in learners]
     values = np.concatenate(
         [sign * learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
     )
@@ -215,16 +214,16 @@ def _ball(
     return ball_of((learner.best.w[ranks], learner.best.bias), duals, length, rounding, proven)
 
 
-def certificate_of(learner: Learner, skipped: Sequence[Skipped] = ()) -> dict[str, Any]:
+def certificate_of(learner: Learner) -> dict[str, Any]:
     """Return what a model keeps of a learner's certificate: with the bounds of every reading, but
     not the time."""
     history = [row.to_dict(timed=False) for row in learner.progress.history]
-    return {**_certificate(learner, skipped), "history": history}
+    assert learner.certificate is not None
+    return {**learner.certificate.to_dict(), "history": history}
 
 
-def _report_of(
-    learner: Learner, skipped: Sequence[Skipped], excluded: Mapping[str, int]
-) -> dict[str, Any]:
+def _report_of(learner: Learner, excluded: Mapping[str, int]) -> dict[str, Any]:
+    assert learner.certificate is not None
     in_time = learner.progress.reports[-1].stop_reason != TIME_LIMIT
     return {
         "full_epochs": learner.progress.full_epochs,
@@ -233,13 +232,5 @@ def _report_of(
         "radius": learner.radius,
         "history": [row.to_dict() for row in learner.progress.history],
         "stages": [stage.to_dict() for stage in learner.progress.reports],
-        "certificate": {**_certificate(learner, skipped), **excluded},
+        "certificate": {**learner.certificate.to_dict(), **excluded},
     }
-
-
-def _certificate(learner: Learner, skipped: Sequence[Skipped]) -> dict[str, Any]:
-    assert learner.certificate is not None
-    plain: dict[str, Any] = learner.certificate.to_dict()
-    if skipped:
-        plain["skipped"] = [shard._asdict() for shard in skipped]
-    return plain

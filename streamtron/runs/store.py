@@ -77,7 +77,7 @@ def no_run(path: str | os.PathLike[str]) -> DataError:
 
 class SavedState(NamedTuple):
     """The solver's state, with the nonzeros and bytes that were read until then, and the seconds
-    that it took. ``numbers``, ``seen`` : of the columns and of the shards, see ``Dataset``."""
+    that it took. ``numbers`` : see ``Dataset``; ``seen`` : the fingerprints of the shards."""
 
     state: State
     labels: list[Label]
@@ -91,7 +91,8 @@ class SavedState(NamedTuple):
     def of(cls, state: State, data: Dataset, seconds: float) -> SavedState:
         """Return a state of learners on data."""
         read = data.nonzeros_read, data.bytes_read
-        return cls(state, list(data.labels), data.numbers, *read, seconds, data.seen)
+        seen = data.manifest.fingerprints
+        return cls(state, list(data.labels), data.numbers, *read, seconds, seen)
 
 
 class Absent(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from streamtron.core.rows import Label, are_targets
 from streamtron.data import ReaderConfig, ShardRows, find_shards, no_rows
 from streamtron.data.labels import MOST_NUMBERS, LabelTable
 from streamtron.data.reader_config import ALL
-from streamtron.data.readers import resolve_by_first
+from streamtron.data.readers import resolve_reading
 from streamtron.data.sample import with_transformer
 from streamtron.runs.inputs import Paths, as_paths, reading_from_settings
 
@@ -87,7 +87,7 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
     many = settings.one_vs_rest
     known, reader = _labels(fold.shards, settings, most=None if many else 2)
     reader = replace(reader, unknown_features="out_of_range", of_text=reader.layout is None)
-    labels, _ = _beginning(fold.valid, reader, None if many else 2, "error")
+    labels, _ = _beginning(fold.valid, reader, None if many else 2)
     strange = [label for label in labels if label not in known]
     if strange and len(known) == 2 and not many:
         raise DataError(
@@ -116,20 +116,17 @@ def _labels(
 ) -> tuple[list[Label], ReaderConfig]:
     reader = reading_from_settings(settings)
     reader, _ = with_transformer(find_shards(paths), reader, settings)
-    return _beginning(paths, reader, most, settings.on_bad_shard)
+    return _beginning(paths, reader, most)
 
 
 def _beginning(
-    paths: list[str],
-    reader: ReaderConfig,
-    most: int | None,
-    on_bad_shard: Literal["error", "skip"],
+    paths: list[str], reader: ReaderConfig, most: int | None
 ) -> tuple[list[Label], ReaderConfig]:
     """Return the labels of the first block, and the reader as the first shard decides it."""
     shards = find_shards(paths)
-    reader = resolve_by_first(shards, reader, skip=on_bad_shard == "skip")
+    reader = resolve_reading(shards[0], reader)
     for shard in shards:
-        with ShardRows(shard, reader, LabelTable(most), on_bad_shard=on_bad_shard) as rows:
+        with ShardRows(shard, reader, LabelTable(most)) as rows:
             for chunk in rows.chunks():
                 codes = [] if are_targets(chunk.codes) else np.unique(chunk.codes).tolist()
                 return [rows.labels[code] for code in codes if code >= 0], reader

@@ -409,8 +409,7 @@ def _measured(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "
             "not one a class. Leave --multiclass out, or add shards that hold others."
         )
-    how: Any = {"on_bad_shard": candidates[0].on_bad_shard} if task.fold.name else {}
-    measured = evaluate_many(models, task.fold.valid, share=task.fold.share, **how)
+    measured = evaluate_many(models, task.fold.valid, share=task.fold.share)
     trials = []
     for (number, settings), outcome, evaluation in zip(
         task.candidates.items(), outcomes, measured, strict=True

@@ -54,7 +54,7 @@ def test_an_odd_file_is_read_and_what_may_be_wrong_is_said(name, tmp_path, caplo
     content, message = READ[name]
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     hashing = {"hash_bits": 5} if name.endswith("vw") else {}
-    fit(tmp_path / name, on_bad_shard="skip", **hashing)
+    fit(tmp_path / name, **hashing)
     convert(tmp_path / name, tmp_path / "converted", **hashing)
     assert [message in record for record in caplog.messages] == [True] * 2 * bool(message)
 

@@ -264,34 +264,27 @@ def test_a_shard_that_changed_since_it_was_found_is_refused_before_it_is_opened(
     assert "b.svm" not in opened
 
 
-HALF = DataError("a.svm, line 1: half of a line.")
-
-
-@pytest.mark.parametrize(
-    ("on_bad_shard", "error"), [("error", None), ("skip", None), ("skip", HALF)]
-)
-def test_a_shard_that_changes_while_read_is_refused_and_not_skipped(on_bad_shard, error, tmp_path):
+def test_a_shard_that_changes_while_read_is_refused(tmp_path):
     class Disturbed(ListReader):
         def batches(self):
             yield from super().batches()
             write_shard(Path(self.path), [(1.0, 1.0, {})] * 2)
-            if error:
-                raise error
 
     write_shard(tmp_path / "a.svm", [(1.0, 1.0, {})])
-    how = {"on_bad_shard": on_bad_shard}
     with lists_are_read(Disturbed):
-        message = refused(lambda: data_of(tmp_path, tmp_path / "_c", how=how))
+        message = refused(lambda: data_of(tmp_path, tmp_path / "_c"))
     assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
 
 
-def test_a_third_label_within_a_shard_or_among_them_is_no_reason_to_skip_it(shards, cache):
-    for labels in ([5.0], [7.0, 8.0, 9.0]):
+def test_a_third_label_within_a_shard_or_among_them_is_refused(shards, cache):
+    for labels, sentence in (
+        ([5.0], "line 1: a third label 5.0 after 0.0 and 1.0"),
+        ([7.0, 8.0, 9.0], "line 3: a third label 9.0 after 7.0 and 8.0"),
+    ):
         write_shard(shards / "d.svm", [(label, 1.0, {}) for label in labels])
-        options = {"how": {"on_bad_shard": "skip"}, "most_labels": 2}
-        message = refused(lambda o=options: data_of(shards, cache, **o))
-        assert message.startswith(f"d.svm, line 1: a third label {labels[0]} after 0.0 and 1.0")
+        message = refused(lambda: data_of(shards, cache, most_labels=2))
+        assert message.startswith(f"d.svm, {sentence}")
 
 
 def test_a_store_that_does_not_answer_is_waited_for_by_nobody(shards, cache, monkeypatch):

@@ -275,7 +275,7 @@ def test_a_table_is_fetched_once_its_copy_is_gone_and_without_room_for_one_not_a
     files = find_shards([s3.uri("")])
     resolved = resolve_reading(files[0], ReaderConfig())  # by the footer of the first shard
     s3.server.requests()
-    with patch("streamtron.data.dataset.resolve_by_first", lambda *_, **__: resolved):
+    with patch("streamtron.data.dataset.resolve_reading", lambda *_: resolved):
         data = Dataset.prepare(files, resolved, Preparing(str(cache)))
     fetched = Counter(s3.server.requests())
     assert {line: fetched[line] for line in requests} == requests
@@ -303,13 +303,12 @@ def text_of(number: int, rows: int = 9000) -> bytes:
     return "".join(f"{1 - 2 * (k % 2)} {k + 1}:{number}\n" for k in range(rows)).encode()
 
 
-@pytest.mark.parametrize("on_bad_shard", ["skip", "error"])
-def test_an_object_that_is_rewritten_is_not_mixed(on_bad_shard, s3, tmp_path):
+def test_an_object_that_is_rewritten_is_not_mixed(s3, tmp_path):
     root = [s3.uri("")]
     s3.put("a.svm", text_of(1))
     s3.put("b.svm", text_of(2))
     [_, before] = find_shards(root)
-    with ShardRows(before, PLAIN, on_bad_shard=on_bad_shard) as shard:
+    with ShardRows(before, PLAIN) as shard:
         s3.put("b.svm", text_of(3))
         with pytest.raises(DataError, match=r"b\.svm: changed while .* \(written anew\)"):
             list(shard.chunks())
@@ -318,7 +317,7 @@ def test_an_object_that_is_rewritten_is_not_mixed(on_bad_shard, s3, tmp_path):
     assert before.mtime_ns < after.mtime_ns
     for there in (3, 4):  # a.svm is prepared, and b.svm as it was before
         s3.server.requests()
-        how = Preparing(str(tmp_path), on_bad_shard=on_bad_shard)
+        how = Preparing(str(tmp_path))
         with Dataset.prepare(find_shards(root), ReaderConfig(), how) as data:
             values = {value for c in data.chunks() for value in c.rows.values.tolist()}
             assert values == {1.0, there}
@@ -438,8 +437,7 @@ def test_the_page_that_a_library_writes_becomes_its_first_line():
         raise OSError("Unable to load libazure\ndlopen(/usr/lib/a.so) failed\n" + 50 * "no\n")
 
 
-@pytest.mark.parametrize("on_bad_shard", ["error", only_slow("skip")])
-def test_a_server_that_goes_damages_no_file(on_bad_shard, tmp_path, monkeypatch):
+def test_a_server_that_goes_damages_no_file(tmp_path, monkeypatch):
     rows = [[k, k + 1] for k in range(40_000)]
     table = {"indices": rows, "label": [k % 2 for k in range(40_000)]}
     path = write_table(tmp_path / "a.parquet", table, 2_000)
@@ -448,7 +446,7 @@ def test_a_server_that_goes_damages_no_file(on_bad_shard, tmp_path, monkeypatch)
         store.put("a.parquet", path.read_bytes())
         uri = store.uri("a.parquet")
         [file] = find_shards([uri])
-        source = ShardRows(file, resolve_reading(file, PLAIN), on_bad_shard=on_bad_shard)
+        source = ShardRows(file, resolve_reading(file, PLAIN))
         chunks = source.chunks()
         next(chunks)
     with source:

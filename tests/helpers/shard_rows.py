@@ -119,7 +119,7 @@ def chunks_in(
 ) -> list[Chunk]:
     """All chunks of shards, as they are read to be scored; rows count from 0 in each shard."""
     files, table = find_shards([*map(str, paths)]), table or LabelTable(2)
-    reading, chunks = readers.resolve_by_first(files, reading, skip=False), list[Chunk]()
+    reading, chunks = readers.resolve_reading(files[0], reading), list[Chunk]()
     for file in files:
         with ShardRows(file, reading, table) as shard:
             chunks += shard.chunks()

@@ -412,31 +412,11 @@ def test_the_command_says_what_came_of_an_update(corpus, tmp_path):
     assert f"{corpus[7].name}: in the run already; it is skipped" in here(tmp_path, *words).stdout
 
 
-@pytest.mark.parametrize("change", ["update", "forget"])
-def test_shards_that_could_not_be_read_are_still_listed_after_a_change(change, user_rows, tmp_path):
-    shards, bad = user_rows.shards("svm", tmp_path), tmp_path / "bad.svm"
-    bad.write_text("1 nonsense\n")
-    fit([*shards[:3], bad], tmp_path / "m", on_bad_shard="skip")
-    changed = getattr(streamtron, change)(tmp_path / "m", shards[3 if change == "update" else 0])
-    [entry] = changed.report["skipped"]
-    assert entry["name"] == "bad.svm"
-    assert changed.model.certificate["skipped"] == [entry]
-    bad.write_text("1 1:1\n")
-    assert streamtron.update(tmp_path / "m", bad).report["skipped"] == []
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
 def grown(path: Path) -> None:
     path.write_text(path.read_text() + "1 3:1\n")
-
-
-def turned(path: Path) -> None:
-    """Another byte, and the size and the time that it had."""
-    stat = path.stat()
-    path.write_text("x" + path.read_text()[1:])
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 REFUSED = {
@@ -454,7 +434,6 @@ REFUSED = {
     "another label": ("update m label.svm", "label 3.0. Known are .* fit anew on all shards"),
     "a column 0": ("update m zero.svm", "a column 0, and the run's columns are numbered from 1"),
     "a column 0 among many": ("update m zeros.svm", "column 0, and the run's columns are numbered"),
-    "a shard that went bad": ("forget m 0.svm", "1.svm, line 2: .* forget it whole"),
     "all shards": ("forget m 0.svm 1.svm 2.svm", "nothing would be left"),
     "all rows": ("forget m --rows all.csv", "these are all rows of the run"),
     "a key alone": ("forget m --key user", "give both"),
@@ -486,7 +465,6 @@ OF_RUNS: dict[str, dict[str, Any]] = {
     "a run of stages": {"stage": "1", "rho": 0.0, "max_epochs": 3},
     "a column 0": {"index_base": "auto"},
     "a column 0 among many": {"index_base": "auto"},
-    "a shard that went bad": {"on_bad_shard": "skip"},
 }
 """The settings of these runs."""
 
@@ -494,7 +472,6 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "an old shard that grew": grown,
     "an old shard that is gone": Path.unlink,
     "other bytes of a shard": grown,
-    "a shard that went bad": turned,
 }
 """What is done to 1.svm before."""
 

@@ -184,7 +184,6 @@ def test_rows_in_memory_have_no_run_and_leave_no_file(table, tmp_path, monkeypat
     [
         {},
         {"class_weight": "balanced"},
-        {"on_bad_shard": "skip"},
         {"parts": 1},
         {"multiclass": True},
     ],

@@ -75,9 +75,8 @@ def test_a_share_is_the_fit_without_these_rows_and_so_are_its_proof_and_its_chan
 
 def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, caplog):
     run = partial(here, place)
-    (place / "bad.svm").write_text("no row\n")
-    words = ("--on-bad-shard", "skip", "--valid", "20%", "--calibrate", "10%", "--held-out", "0.3")
-    done = succeeded(run("fit", "a.svm", "bad.svm", "--model", "m", *words))
+    words = ("--valid", "20%", "--calibrate", "10%", "--held-out", "0.3")
+    done = succeeded(run("fit", "a.svm", "--model", "m", *words))
     rows = [
         int(in_share("a.svm", np.arange(ROWS), share).sum()) for share in ((0, 0.2), (0.2, 0.3))
     ]
@@ -92,7 +91,7 @@ def test_fit_measures_and_calibrates_on_shares_and_says_on_how_many_rows(place, 
     right = f"Of {rows[0]} held-out rows it gets {100 * float(f'{accuracy:.3g}'):.6g} % right"
     assert right in (place / "m.html").read_text()
     assert "the fit held out 30%" in run("report", "m", "-o", "m.html", "--valid", "40%").stderr
-    again = ("fit", "a.svm", "bad.svm", "--model", "m", "--resume", *words)
+    again = ("fit", "a.svm", "--model", "m", "--resume", *words)
     assert run(*again).returncode == 0
     assert "held_out is None, the run has 0.3" in run(*again[:-6]).stderr
     write(place / "c.svm", seed=2)

@@ -160,14 +160,3 @@ def test_a_fold_without_a_class_that_weights_name_says_which_fold(tmp_path):
         (tmp_path / f"{number}.svm").write_text(f"{label} {number + 1}:1\ndog 4:1\nelk 5:1\n" * 5)
     with pytest.raises(streamtron.errors.SettingsError, match=r"^fold 2 of 3: .*label 'bee'"):
         streamtron.sweep(tmp_path, multiclass=True, class_weight={"bee": 2.0}, folds=3)
-
-
-def test_classes_are_found_behind_a_shard_that_is_left_out(tmp_path):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "0.svm").write_text("no row\n")
-    rows = "".join(f"{'abc'[k % 3]} {1 + k % 3}:1\n" for k in range(30))
-    for path in (tmp_path / "train" / "1.svm", tmp_path / "valid.svm"):
-        path.write_text(rows)
-    valid = tmp_path / "valid.svm"
-    swept = streamtron.sweep(tmp_path / "train", valid=valid, C=1.0, on_bad_shard="skip")
-    assert swept.best.metrics["accuracy"] == 1.0
