@@ -46,7 +46,7 @@ def evaluate(model: str, shards: tuple[str, ...], worst: int, as_json: bool, **w
     """Compare a model's decisions with the labels of SHARDS: accuracy, precision, recall, F1, ROC
     AUC, average precision; log loss and Brier score of a model that has probabilities; of numbers
     R², RMSE, MAE and their standard deviation. MODEL is a streamtron or LIBLINEAR model. Without
-    SHARDS, the rows that its fit held out are measured, those of --calibrate included.
+    SHARDS, the rows that its fit held out are measured.
 
     Of many classes: these metrics for each class, and their micro and macro averages; accuracy is
     the share of rows all of whose labels are right.

@@ -70,7 +70,7 @@ def test_help(command, run, snapshot, monkeypatch):
         "fit train --model length --stage 1 --variant length --tol 0.5 -v",
         "fit train --model hinge --loss hinge -v",
         "fit train --model sparse2 --loss log_loss --penalty l1 --C 0.5",
-        "fit mails.jsonl --text t --label y --model anew --calibrate mails.jsonl",
+        "fit mails.jsonl --text t --label y --model anew",
         "sweep train --valid held-out --C 0.1,1",
         "sweep train --valid held-out --penalty elasticnet --C 0.1 --l1-ratio 0.1,0.5,1",
         "sweep many.svm --valid many.svm --multilabel --C 0.01,1 --metric macro_roc_auc",

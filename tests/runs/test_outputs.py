@@ -93,7 +93,6 @@ READS: dict[str, dict[str, str]] = {
     "m.run/run.sqlite": EVERY,
     "m.run/new": EVERY,
     "held": {"fit": "--valid held", "sweep": "", "predict": "", "report": ""},
-    "held.svm": {"fit": "--calibrate held.svm"},
     "settings.toml": dict.fromkeys(("fit", "sweep"), "--config settings.toml"),
     "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
     "scheduler.json": dict.fromkeys(SCHEDULER, "--scheduler scheduler.json"),
@@ -118,7 +117,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "data").mkdir()
     (place / "data" / "a.svm").write_text(ROWS)
     (place / "data" / "b.svm").write_text(ROWS.replace("2:1", "2:3"))
-    for name in ("held", "held.svm", "more"):
+    for name in ("held", "more"):
         (place / name).write_text(ROWS.replace("2:1", f"2:{len(name) + 5}"))
     for name, text in (
         ("settings.toml", "tol = 0.1\n"),

@@ -192,11 +192,10 @@ def test_a_calibration_that_cannot_be_one_is_refused(tmp_path, calibration):
 
 
 @pytest.mark.parametrize("name", ["two", "many"])
-def test_fit_calibrates_and_predict_writes_the_probabilities(run, place, name):
+def test_calibrate_gives_and_predict_writes_the_probabilities(run, place, name):
     many = ["--multiclass"] if name == "many" else []
-    words = f"fit {name}-train.svm --model {name}.model --tol 1e-6 --calibrate {name}-held.svm"
-    done = run(*words.split(), *many)
-    assert done.returncode == 0, done.stderr
+    succeeded(run(*f"fit {name}-train.svm --model {name}.model --tol 1e-6".split(), *many))
+    succeeded(run("calibrate", f"{name}.model", f"{name}-held.svm"))
     model = streamtron.load(place / f"{name}.model")
     assert model == streamtron.calibrate(
         _fit(place, name, "squared_hinge", 1e-6), place / f"{name}-held.svm"
@@ -218,19 +217,6 @@ def test_fit_calibrates_and_predict_writes_the_probabilities(run, place, name):
         assert [table[name].to_pylist() for name in names] == wanted.T.tolist()
     done = run("calibrate", f"{name}.model", f"{name}-train.svm", f"{name}-held.svm")
     assert f"was fitted on rows of {name}-train.svm, " in done.stderr
-
-
-def test_rows_that_are_missing_stop_a_fit_and_those_of_one_class_leave_its_model(run, place):
-    (place / "one.svm").write_text("1 1:1\n1 2:1\n")
-    fit = ("fit", "two-train.svm", "--model", "stays", "--calibrate")
-    done = run(*fit, "nowhere.svm")
-    assert (done.returncode != 0, "nowhere.svm" in done.stderr) == (True, True)
-    assert not (place / "stays").exists()
-    done = run(*fit, "one.svm")
-    assert done.returncode == DataError.exit_code
-    assert "rows of both classes" in done.stderr
-    assert "training objective, proven" in done.stdout
-    assert streamtron.load(place / "stays").calibration is None
 
 
 def test_a_model_whose_run_another_process_changes_is_not_calibrated(run, place):
