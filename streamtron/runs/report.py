@@ -28,9 +28,9 @@ from streamtron.runs import witness as witness_file
 from streamtron.runs.learners import TIME_LIMIT, in_order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import Learner
-from streamtron.solver.progress import PHASES
+from streamtron.solver.progress import ENDS, PHASES
 
-STOP_REASONS = ("certified", "converged", "epoch limit", "time limit")
+STOP_REASONS = (*ENDS, "time limit")
 """Of a learner; of several learners the last one here is the run's."""
 
 NOT_CERTIFIED = 4

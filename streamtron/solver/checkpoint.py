@@ -20,7 +20,7 @@ from streamtron.core.sealed import Streamed
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion
 from streamtron.solver.learner import Learner, Memory, freeze
-from streamtron.solver.progress import BestWeights, Progress, ReadingBounds, StageReport
+from streamtron.solver.progress import ENDS, BestWeights, Progress, ReadingBounds, StageReport
 
 OWN: dict[str, Any] = {
     "augmentation": float,
@@ -150,6 +150,8 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     history = [_made(ReadingBounds, reading) for reading in saved["progress"]["history"]]
     lists = {"reports": reports, "history": history}
     progress = _made(Progress, {**saved["progress"], **lists})
+    if progress.finished not in (None, *ENDS):
+        raise ValueError("an end of another name")
     if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
         raise ValueError("weights that are no numbers")
     frozen = expansion = None

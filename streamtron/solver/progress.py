@@ -78,6 +78,10 @@ class ReadingBounds:
         return plain if timed else {name: plain[name] for name in plain if name != "seconds"}
 
 
+ENDS = ("certified", "converged", "epoch limit")
+"""Why a run has ended."""
+
+
 @dataclass(slots=True)
 class Progress:
     """What a learner has done so far."""
@@ -85,7 +89,7 @@ class Progress:
     reports: list[StageReport] = field(default_factory=lambda: [StageReport()])
     """of its stages; dual ascent is one"""
     finished: str | None = None
-    """why the run has ended; None while it goes on"""
+    """why the run has ended, one of ENDS; None while it goes on"""
     reading: int = 0
     """the number of the current reading"""
     readings: int = 0
