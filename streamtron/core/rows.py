@@ -158,6 +158,11 @@ class Block(NamedTuple):
     nonzeros: int
 
 
+def size_of(blocks: Sequence[Block]) -> tuple[int, int]:
+    """Return the rows and nonzeros of blocks."""
+    return sum(block.rows for block in blocks), sum(block.nonzeros for block in blocks)
+
+
 def ranges_of(blocks: Iterable[Block]) -> tuple[tuple[int, int], ...]:
     """Return the rows of blocks as half-open ranges, those that follow one another as one.
 

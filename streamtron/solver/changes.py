@@ -12,7 +12,7 @@ import numpy as np
 
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, WorkDone
-from streamtron.core.rows import Chunk, Data
+from streamtron.core.rows import Chunk, Data, size_of
 from streamtron.solver import order
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import (
@@ -69,7 +69,7 @@ def add_rows(
         for learner in learners:
             for _ in visit_rows(learner, chunk, positions, learner.targets(chunk)):
                 drive(solve_in_memory(learner))
-    rows = sum(block.rows for block in data.blocks)
+    rows, _ = size_of(data.blocks)
     for learner in learners:
         drive(solve_in_memory(learner))
         release_rows(learner)

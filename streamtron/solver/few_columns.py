@@ -13,17 +13,24 @@ the quadratic is the loss itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import losses
 from streamtron.core.penalty import Penalty
-from streamtron.core.rows import Block, Chunk, Rows
+from streamtron.core.rows import Chunk, Rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss, Rounds, drive
-from streamtron.solver.hessian import HEAD, Expansion, Outside, mirror, solved_directly
+from streamtron.solver.hessian import (
+    HEAD,
+    Expansion,
+    Outside,
+    even_lengths,
+    mirror,
+    solved_directly,
+)
 from streamtron.solver.learner import (
     Learner,
     Memory,
@@ -51,9 +58,6 @@ SPARSE = 3000
 """Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 72 MB: a
 model has more than a preconditioner's head (``benchmarks/sparse.py``)."""
 
-ENOUGH = 1 << 20
-"""Rows at most of which costs are counted: of more a quadratic costs no more a row."""
-
 FULL = 0.98
 """A model of more than this part of them wants others too."""
 
@@ -69,19 +73,14 @@ Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64],
 """Returns the weights of least P to a precision, and how many steps that took."""
 
 
-def worthwhile(learner: Learner, blocks: Sequence[Block]) -> bool:
-    """Whether a quadratic of all columns costs no more than a head may, on rows of about as many
-    nonzeros each."""
+def worthwhile(learner: Learner, rows: int, nonzeros: int) -> bool:
+    """Whether a quadratic of all columns costs no more than a head may, on so many rows."""
     settings = learner.settings
     if learner.loss.zone:
         return False
     if settings.ratio and settings.parts:
         return False  # of a 1-norm a scan proves the dual point of the quadratic of all rows
-    rows = sum(block.rows for block in blocks)
-    nonzeros = sum(block.nonzeros for block in blocks)
-    columns = learner.columns + 1  # and the bias
-    lengths = np.full(min(rows, ENOUGH), nonzeros // max(rows, 1) + 1)
-    return solved_directly(lengths, columns)
+    return solved_directly(even_lengths(rows, nonzeros), learner.columns + 1)
 
 
 def begin(learner: Learner) -> None:
@@ -106,17 +105,17 @@ def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.
     return np.sort(np.argpartition(-sizes, most - 1)[:most])
 
 
-def scanned_alphas(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
-    """The α that the slacks of the scanned weights make, which the rows of a chunk get; where
-    the penalty has a 1-norm, those that the quadratic of the reading before has of them: its
-    solution meets |Σ α_k l_k x_kj| ≤ r, which slopes at weights near the optimum miss by as much as
-    they are off."""
-    outside, expansion = learner.outside, learner.expansion
-    loss, rho = learner.loss, learner.augmentation
-    assert outside is not None
+def scanned_alphas(
+    learner: Learner, v: NDArray[np.float64], chunk: Chunk, targets: Targets
+) -> NDArray[np.float32]:
+    """The α that the slacks of the scanned weights v make, which the rows of a chunk get; where the
+    penalty has a 1-norm, those that the quadratic of the reading before has of them: its solution
+    meets |Σ α_k l_k x_kj| ≤ r, which slopes at weights near the optimum miss by as much as they are
+    off."""
+    expansion, loss, rho = learner.expansion, learner.loss, learner.augmentation
     if expansion is None and learner.settings.ratio and learner.running.gains:
         return learner.alphas.take_ranges(chunk.ranges)  # those of blocks
-    margins = passes.margins(chunk.rows, targets.signs, rho, outside.v)
+    margins = passes.margins(chunk.rows, targets.signs, rho, v)
     slopes = losses.slopes(loss, margins, targets.t)
     if expansion is not None:
         base = passes.margins(chunk.rows, targets.signs, rho, expansion.v)

@@ -262,6 +262,15 @@ def solved_directly(lengths: NDArray[np.int64], occurring: int) -> bool:
     return head_size(lengths, occurring) == occurring
 
 
+ENOUGH = 1 << 20
+"""Rows at most of which costs are counted: of more a head costs no more a row."""
+
+
+def even_lengths(rows: int, nonzeros: int) -> NDArray[np.int64]:
+    """Return the lengths of rows, with the bias, of which all have about as many nonzeros."""
+    return np.full(min(rows, ENOUGH), nonzeros // max(rows, 1) + 1)
+
+
 def multiplications(lengths: NDArray[np.int64], size: int) -> float:
     """Return Σ min(h, n_i)²/2 + h³/6, those that a head of h columns takes."""
     pairs = np.minimum(lengths, size).astype(np.float64)

@@ -33,6 +33,7 @@ from streamtron.solver.hessian import (
     Head,
     KeptProducts,
     Outside,
+    even_lengths,
     mirror,
     solved_directly,
 )
@@ -303,7 +304,7 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     start = running.dual_point
     held: HeldSums = yield PartProblem.sum_held, ()
     remainder, v, steps = start.plus(held.dual, -1), running.augmented, 0
-    lengths = np.full(held.rows, held.nonzeros // max(held.rows, 1) + 1)
+    lengths = even_lengths(held.rows, held.nonzeros)
     direct = solved_directly(lengths, len(v))  # else products of a few rows cost less
     objective = JointObjective(remainder.v, learner, constant=remainder.objective, direct=direct)
     for part in EXACTER:

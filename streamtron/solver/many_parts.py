@@ -25,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Parts
-from streamtron.core.rows import Block
 from streamtron.solver.joint import in_lockstep
 from streamtron.solver.learner import Learner, Memory, enter, hold_elsewhere
 from streamtron.solver.part import Part, PartSize
@@ -70,7 +69,7 @@ class ManyParts(Trainer):
             if size.held == size.parts:
                 enter(learner, Memory.ALL_ROWS)
             elif learner.complete or not learner.progress.readings:
-                choose_memory(learner, [Block(0, size.rows, size.nonzeros)])
+                choose_memory(learner, *self.size)
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
         """Have learners take all rows in all parts, or begin with the local starts of the parts."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, Block, Chunk, Data
+from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, Block, Chunk
 
 GROUP = 8
 """A group has the rows or nonzeros of so many of the largest blocks at most, about: more mix a
@@ -61,13 +61,6 @@ def block_groups(seed: int, reading: int, blocks: Sequence[Block]) -> list[list[
     inner = 1 + np.searchsorted(rows, rows[-1] * np.arange(1, groups) // groups)
     borders = sorted({0, *inner.tolist(), number})
     return [shuffled[start:stop].tolist() for start, stop in pairwise(borders)]
-
-
-def reading_order(
-    settings: Settings, reading: int, data: Data, *, mixed: bool
-) -> list[list[int]] | None:
-    """Groups of blocks in the order of a reading; None: as they lie, unless they are ``mixed``."""
-    return block_groups(settings.seed, reading, data.blocks) if mixed else None
 
 
 def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np.int64]:

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.rows import Data
-from streamtron.solver import few_columns, order
+from streamtron.core.rows import Data, size_of
+from streamtron.solver import few_columns
 from streamtron.solver.alphas import saved_at
 from streamtron.solver.learner import Learner, Memory, enter
 from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
-from streamtron.solver.reading import begin_reading, show_chunk, solve_in_memory
-from streamtron.solver.train import OnePart, size_of
+from streamtron.solver.reading import begin_reading, chunks_in_order, show_chunk, solve_in_memory
+from streamtron.solver.train import OnePart
 from streamtron.solver.working_set import hold_all
 
 START_GAP = 0.03
@@ -156,9 +156,7 @@ class Part:
     def _take(self, learners: Sequence[Learner]) -> Iterator[list[int]]:
         """Have learners take all chunks; yields the places of those whose memory is full, and none
         at the end of a chunk."""
-        mixed = not any(learner.complete for learner in learners)
-        groups = order.reading_order(self._settings, self._reading, self.data, mixed=mixed)
-        for chunk in self.data.chunks(groups):
+        for chunk in chunks_in_order(self.data, self._reading, learners):
             taking = {k: take() for k, (_, take) in enumerate(show_chunk(chunk, learners))}
             while taking:
                 taking = {k: rows for k, rows in taking.items() if next(rows, ENDED) is None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone
 from streamtron.core.penalty import Penalty
-from streamtron.core.rows import Chunk
+from streamtron.core.rows import Chunk, Data
 from streamtron.solver import few_columns, order, proximal
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.ascent import solve, visit_while_it_pays
@@ -77,6 +77,15 @@ def _primal_weights(learner: Learner) -> Vector:
     if ratio < 1.0:
         return Penalty.of(ratio).weights(learner.running.augmented)
     return learner.best.augmented
+
+
+def chunks_in_order(
+    data: Data, reading: int, learners: Sequence[Learner]
+) -> Generator[Chunk, None, None]:
+    """Deliver the data in the order of a reading: as it lies, if learners hold all rows."""
+    mixed = not any(learner.complete for learner in learners)
+    groups = order.block_groups(learners[0].settings.seed, reading, data.blocks) if mixed else None
+    yield from data.chunks(groups)
 
 
 Take = tuple[Learner, Callable[[], Iterator[None]]]

@@ -121,23 +121,16 @@ def length_of(w: NDArray[np.float64], bias: float) -> float:
     )
 
 
-def alphas_of_slacks(
-    loss: Loss, margins: NDArray[np.float64], targets: Targets
-) -> NDArray[np.float32]:
-    """α_k = −C_k φ'(z_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of P that
-    is the dual solution. ``margins`` : z_k, finite.
-
-    >>> signs, costs = np.array([1, -1, 0], np.int8), np.array([1.0, 1.0, 0.0])
-    >>> rows = Targets(np.arange(3), signs, costs, np.zeros(3))
-    >>> alphas_of_slacks(SQUARED_HINGE, np.array([0.75, 2.0, -6.0]), rows).tolist()
-    [0.5, 0.0, 0.0]
-    """
-    return alphas_of_slopes(loss, losses.slopes(loss, margins, targets.t), targets)
-
-
 def alphas_of_slopes(
     loss: Loss, slopes: NDArray[np.float64], targets: Targets
 ) -> NDArray[np.float32]:
-    """Return ``alphas_of_slacks`` of any slopes −φ' in the domain of φ*."""
+    """Return α_k = −C_k φ'(z_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of
+    P that is the dual solution. ``slopes`` : −φ'(z_k), in the domain of φ*.
+
+    >>> signs, costs = np.array([1, -1, 0], np.int8), np.array([1.0, 1.0, 0.0])
+    >>> rows = Targets(np.arange(3), signs, costs, np.zeros(3))
+    >>> alphas_of_slopes(SQUARED_HINGE, np.array([0.5, 0.0, 14.0]), rows).tolist()
+    [0.5, 0.0, 0.0]
+    """
     domain = losses.domain(loss, targets.costs, targets.t)
     return to_alphas(targets.costs * slopes, domain)

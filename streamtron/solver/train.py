@@ -24,15 +24,15 @@ from typing import Any, NamedTuple, Protocol
 
 from streamtron.core.config import Settings
 from streamtron.core.events import Listener, WorkDone, ignore
-from streamtron.core.rows import Block, Chunk, Data
+from streamtron.core.rows import Chunk, Data, size_of
 from streamtron.core.signals import is_pending, pending_stop
 from streamtron.core.threads import ONE_THREAD, Threads
-from streamtron.solver import order
 from streamtron.solver.checkpoint import Resumed, State
 from streamtron.solver.held_loss import drive
 from streamtron.solver.learner import Learner, scan_anew
 from streamtron.solver.reading import (
     begin_reading,
+    chunks_in_order,
     continue_training,
     finish_reading,
     show_chunk,
@@ -205,7 +205,7 @@ class OnePart(Trainer):
         hold_all(learners if self._data.held is not None else [], self._data)
         for learner in learners if self._data.held is None else ():
             if learner.complete or not learner.progress.readings:
-                choose_memory(learner, self._data.blocks)
+                choose_memory(learner, *self.size)
 
     def read(self, reading: int, learners: Sequence[Learner]) -> int:
         """Have learners take all chunks; those that hold all rows solve them before any scan."""
@@ -229,10 +229,7 @@ class OnePart(Trainer):
         self._threads.work(solve_blocks, show_chunk(chunk, learners))
 
     def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
-        mixed = not any(learner.complete for learner in learners)
-        yield from self._data.chunks(
-            order.reading_order(self.settings, reading, self._data, mixed=mixed)
-        )
+        return chunks_in_order(self._data, reading, learners)
 
     def solve(self, learners: Sequence[Learner], begin: Callable[[Learner], Solve]) -> None:
         """Run a solve of every learner; none is begun while a signal waits."""
@@ -243,11 +240,6 @@ class OnePart(Trainer):
 
         self._threads.work(run, sorted(learners, key=_ease))
         obey_stop()
-
-
-def size_of(blocks: Sequence[Block]) -> tuple[int, int]:
-    """Return the rows and nonzeros of blocks."""
-    return sum(block.rows for block in blocks), sum(block.nonzeros for block in blocks)
 
 
 def _ease(learner: Learner) -> tuple[float, int]:

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from streamtron.core.errors import SettingsError
 from streamtron.core.losses import domain
-from streamtron.core.rows import Block, Chunk, Data, Rows
+from streamtron.core.rows import Chunk, Data, Rows
 from streamtron.core.text import format_size
-from streamtron.solver import few_columns, passes
+from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner, Memory, enter, hold_rows
 from streamtron.solver.row_store import fitting
-from streamtron.solver.scan import alphas_of_slacks
 from streamtron.solver.targets import Targets, cut_alphas
 
 NEAR = 1.25
@@ -27,12 +26,10 @@ cost memory, fewer come back as violators of the next scan."""
 NONE = np.zeros(0)
 
 
-def choose_memory(learner: Learner, blocks: Sequence[Block]) -> None:
-    """Choose what memory is to hold of data of these blocks, of which it has not all rows."""
-    if few_columns.worthwhile(learner, blocks):
-        enter(learner, Memory.FEW_COLUMNS)
-    else:
-        enter(learner, Memory.WORKING_SET)
+def choose_memory(learner: Learner, rows: int, nonzeros: int) -> None:
+    """Choose what memory is to hold of so much data, of which it has not all rows."""
+    few = few_columns.worthwhile(learner, rows, nonzeros)
+    enter(learner, Memory.FEW_COLUMNS if few else Memory.WORKING_SET)
 
 
 def hold_all(learners: Sequence[Learner], data: Data) -> None:
@@ -54,14 +51,9 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
 
 def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
     """The α of a chunk's rows: as they are, or made of the slacks, as where columns are few."""
-    if learner.memory == Memory.FEW_COLUMNS:
-        return few_columns.scanned_alphas(learner, chunk, targets)
     frozen = learner.frozen
-    if frozen is not None and frozen.from_slacks:
-        margins = passes.margins(chunk.rows, targets.signs, learner.augmentation, frozen.augmented)
-        alphas = alphas_of_slacks(learner.loss, margins, targets)
-        learner.alphas.put_ranges(chunk.ranges, alphas)
-        return alphas
+    if frozen is not None and (frozen.from_slacks or learner.memory == Memory.FEW_COLUMNS):
+        return few_columns.scanned_alphas(learner, frozen.augmented, chunk, targets)
     alphas = learner.alphas.take_ranges(chunk.ranges)
     balanced = learner.settings.class_weight == "balanced"
     if balanced and cut_alphas(alphas, targets, learner.loss):
