@@ -110,7 +110,7 @@ def _fields_of(learner: Learner) -> dict[str, Any]:
     if frozen is not None:
         sums = frozen.scan_sums
         scan = {name: getattr(sums, name) for name in ("fresh", "sums", "totals", "sq_columns")}
-        scan |= {"w": frozen.w, "bias": frozen.bias, "beside_training": frozen.beside_training}
+        scan |= {"w": frozen.w, "bias": frozen.bias}
     return {
         "positive": learner.targets.positive,
         "center": learner.targets.center,
@@ -157,7 +157,7 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     frozen = expansion = None
     if scan is not None:
         frozen = freeze(learner, _like(running.w, scan["w"]), float(scan["bias"]))
-        sums, frozen.beside_training = frozen.scan_sums, scan["beside_training"]
+        sums = frozen.scan_sums
         sums.fresh, sums.low = _like(sums.fresh, scan["fresh"]), np.zeros(0)
         sums.sums, sums.totals = _like(sums.sums, scan["sums"]), _like(sums.totals, scan["totals"])
         if sums.sq_columns is not None:

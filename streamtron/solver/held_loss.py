@@ -151,7 +151,6 @@ class HeldLoss:
         if self.loss.zone:
             self.shares = np.zeros(len(self.held))
             np.divide(alphas, self.cost, out=self.shares, where=self.cost > 0.0)
-            np.clip(self.shares, -1.0, 1.0, out=self.shares)
 
     def approach(self, v: Vector, zone: float) -> tuple[()]:
         """Take a smooth loss nearer to the hinge: around the dual point that belongs to v."""

@@ -89,8 +89,6 @@ class ManyParts(Trainer):
         numbered, settlements = self._numbered(learners), []
         for number, learner in numbered.items():
             take_back = learner.finished is not None and learner.visits
-            if take_back and learner.frozen is not None:
-                learner.running.settle_scanned(learner.frozen.scan_sums)
             v = None
             if learner.finished is None and learner.memory in (Memory.ALL_ROWS, Memory.WORKING_SET):
                 v = learner.best.candidate

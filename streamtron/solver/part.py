@@ -135,7 +135,6 @@ class Part:
         rows, _ = size_of(self.data.blocks)
         for number, reading in enumerate(readings):
             self.problems[number].restore(self._saved_at(number, reading), reading, rows)
-        self._reading = max(readings)
 
     def _saved_at(self, number: int, reading: int) -> str:
         assert self.path is not None
