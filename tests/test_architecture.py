@@ -53,7 +53,7 @@ OWNERS: dict[str, set[str]] = {
 
 GOALS: dict[str, tuple[int, int]] = {
     "streamtron": (24_000, 34261),
-    "tests": (18_000, 25712),
+    "tests": (18_000, 25794),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 

@@ -294,7 +294,15 @@ def test_blocks_of_the_hinge_in_parts_converge_as_in_one_process_and_lose_no_bit
     found, alone = (few(parts=parts).report for parts in (4, 1))
     assert found["certificate"]["relative_duality_gap"] <= 0.01
     assert found["readings"] <= 1.5 * alone["readings"]
-    no_bit_changes(partial(few, parts=4, max_epochs=2), tmp_path)
+    no_bit_changes(partial(few, parts=4, max_epochs=2), tmp_path, lost=(0.9,))
+
+
+def test_a_run_that_ends_amid_visits_keeps_the_dual_variables_that_were_certified(corpus, tmp_path):
+    how = {"loss": "hinge", "parts": 2, "active_set": 20_000, "tol": 0.2}
+    found = trained(corpus[:4], tmp_path / "m", **how)
+    proof, claimed = certify(tmp_path / "m").certificate, found.report["certificate"]
+    assert found.report["steps"].keys() >= {"read", "moved"}
+    assert proof.dual == pytest.approx(claimed["dual_objective"], rel=1e-9)
 
 
 def test_a_free_bias_moves_in_the_blocks_of_parts_and_of_those_that_come_later(tmp_path):

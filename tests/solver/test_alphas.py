@@ -18,8 +18,8 @@ puts = st.lists(st.dictionaries(row_numbers, numbers, max_size=20), max_size=6)
 
 @pytest.fixture(autouse=True, params=["memory", "file"])
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the α are, a hundred rows at a time being looked through."""
-    monkeypatch.setattr(module, "PIECE", 100)
+    """Where the α are, ten rows at a time being looked through."""
+    monkeypatch.setattr(module, "PIECE", 10)
     if request.param == "file":
         monkeypatch.setattr(module, "IN_MEMORY", 60)
 

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.losses import HINGE, solved
+from streamtron.core.losses import HINGE, SQUARED_HINGE, solved
+from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
 from streamtron.solver import hessian, newton, passes
-from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.held_loss import HeldLoss, PartLoss
+from streamtron.solver.proximal_newton import HeldPenalised
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import count_calls, held_loss, minimise
 from tests.helpers.sources import csr, dense, random_rows
@@ -98,10 +100,28 @@ problems = pytest.mark.parametrize(
 
 
 @problems
-def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(chosen):
+@pytest.mark.parametrize("head", [hessian.HEAD, 1])
+def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(
+    chosen, head, monkeypatch
+):
+    monkeypatch.setattr(hessian, "HEAD", head)  # of all columns, or of one
     found, _ = chosen.solved(1e-24)
     size = np.abs(chosen.patterns).T @ (2.0 * chosen.cost) + 1.0  # what its terms may come to
     assert np.abs(chosen.gradient(found) / size).max() <= 1e-12
+
+
+def test_weights_that_are_0_for_good_are_so_from_the_start():
+    chosen, zeros = problem(1), np.array([1, 4])
+    how = Penalty.of(0.5), np.zeros(COLUMNS + 1), zeros
+    for precision in (1.0, 1e-6):
+        best = HeldPenalised(chosen.loss, *how).minimise(np.ones(COLUMNS + 1), precision)
+        assert not best.v[zeros].any()
+
+
+def test_a_part_sends_a_diagonal_whose_sum_over_parts_is_finite_however_large_values_are():
+    held = held_loss(csr([[(0, 1e25)]]), np.ones(1, np.int8), np.ones(1), 1.0).held
+    terms = PartLoss(SQUARED_HINGE, held, 1.0).look(np.zeros(2), np.arange(0))
+    assert np.isfinite(terms.diagonal + terms.diagonal).all()
 
 
 @problems
@@ -145,6 +165,9 @@ def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(
     signs = rng.choice(np.array([-1, 1], np.int8), 600)
     cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
     monkeypatch.setattr(hessian, "HEAD", 0)
+    gradients = count_calls(monkeypatch, "combine")
+    *_, steps = minimise(rows, signs, cost, 1.0, zero, zero, 1e-6, proven=False)
+    assert gradients["combine"] == 1 + steps  # of the descent, and Newton's
     for patches in ({}, {"DESCENT_STEPS": 0, "DESCENT": np.inf}):
         for name, value in patches.items():
             monkeypatch.setattr(newton, name, value)

@@ -39,3 +39,12 @@ def test_a_scan_sums_the_rows_that_count_to_the_same_bits_on_any_threads(loss, m
         added.add((sums.fresh.tobytes(), sums.low.tobytes()))
     assert told[1:] == [told[1]] * 5
     assert len(added) == 1
+
+
+def test_rows_are_scanned_on_to_the_same_precision_where_a_sum_was_taken():
+    rows, one = csr([[(0, 1.0)], [(0, 2.0**-60)], [(0, -1.0)]]), np.ones(3)
+    targets, scan = Targets(np.arange(3), one.astype(np.int8), one, one), Frozen(np.zeros(1), 0.0)
+    for times in (1, 2):
+        scan.scan(rows, targets, one.astype(np.float32), 0.0)
+        scan.scan_sums.fold()
+        assert scan.scan_sums.fresh.tolist() == [times * 2.0**-60]

@@ -385,6 +385,26 @@ def test_the_average_of_blocks_weighs_later_ones_more():
 
 
 @visits
+def test_a_mean_of_later_weights_is_looked_at_and_has_the_mean_of_their_biases(monkeypatch):
+    left, seen, visit, look = [], [], Subproblem.mini_epoch, Subproblem.primal
+
+    def mini_epoch(problem: Subproblem, *live: Any) -> int:
+        visited = visit(problem, *live)
+        left.append(problem.running.augmented)
+        return visited
+
+    def primal(problem: Subproblem, v: Vector, margins: Vector) -> float:
+        seen.append(v.copy())
+        return look(problem, v, margins)
+
+    monkeypatch.setattr(Subproblem, "mini_epoch", mini_epoch)
+    monkeypatch.setattr(Subproblem, "primal", primal)
+    scene(0, C=50.0).solve(1e-3, 40)
+    means = [np.mean(left[a:z], axis=0) for z in range(len(left) + 1) for a in range(z - 1)]
+    assert any(np.allclose(v, mean, rtol=1e-9) for v in seen for mean in means)
+
+
+@visits
 def test_weights_known_before_are_returned_where_visits_find_no_better_ones(monkeypatch):
     optimum = scene(0, C=50.0).solve(1e-12).v
     monkeypatch.setattr(ascent, "SMALL", 0)  # no finish to rounding

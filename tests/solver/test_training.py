@@ -9,6 +9,7 @@ import pytest
 from streamtron.core.config import Settings
 from streamtron.core.events import Event, Problem, ReadingDone
 from streamtron.solver.reading import problem_of
+from streamtron.solver.train import Group
 from tests.helpers import learners
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_data
@@ -100,6 +101,17 @@ def test_every_reading_is_told_with_all_its_rows_and_never_a_worse_bound(make, s
     if make is MANY_COLUMNS:
         assert len(primals) > 5
         assert first.lower is first.gap is None
+
+
+def test_a_reading_of_a_group_tells_how_many_of_all_problems_wait():
+    settings, data, events = Settings(active_set=1_500, tol=0.1), data_of(1), list[Event]()
+    everyone = [learner_of(data, settings) for _ in range(3)]
+    for first, stop in ((0, 1), (1, 3)):
+        group = Group(everyone, (first, stop))
+        train(data, everyone[first:stop], settings, events.append, group=group)
+    left = [event.problems for event in events if begins(event)]
+    assert left == sorted(left, reverse=True)
+    assert (left[0], left[-1]) == (3, 2)
 
 
 def test_events_name_the_price_that_was_given_and_a_rho_of_0_without_an_intercept():
