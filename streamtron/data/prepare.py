@@ -18,9 +18,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from streamtron.core.executor import Executor
 from streamtron.core.files import CACHE_REMEDY, check_room
+from streamtron.core.limits import return_memory
 from streamtron.core.rows import NO_FACTS, Facts, are_targets
 from streamtron.core.text import format_size
 from streamtron.data import readers
@@ -197,6 +199,8 @@ def prepare(
     there |= zip(new, made, strict=True)
     if new:
         drop_earlier(cache.directory, [shard.file.path for shard in there.values()])
+        pa.default_memory_pool().release_unused()  # pyarrow keeps what it has decoded into
+        return_memory()
     return [there[shard] for shard in shards]
 
 

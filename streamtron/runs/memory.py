@@ -16,7 +16,7 @@ from streamtron.solver.alphas import IN_MEMORY
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.hessian import HEAD
 from streamtron.solver.order import GROUP
-from streamtron.solver.passes import GATHERED
+from streamtron.solver.passes import BLOCKS, GATHERED
 
 LEARNER_BYTES = 8 * 5
 """A column, for every learner while it scans: the running weights, the scanned ones, the sums made
@@ -57,7 +57,7 @@ SOLVER_SHARE = 1 / 6
 ALPHA_BYTES = 4
 """A row, for every learner: its dual variable, a float32; of more than IN_MEMORY rows in a file."""
 
-INTERPRETER_BYTES = 228_000_000
+INTERPRETER_BYTES = 236_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
 
 WORKER_BYTES = 200_000_000
@@ -104,7 +104,7 @@ def memory_needed(
     --------
     >>> needs = memory_needed(Settings(), DataSize(10**6, 10**6, 10**7))
     >>> [size // 10**6 for size in needs.values()]
-    [228, 120, 4, 104, 17, 26, 16, 8, 0]
+    [236, 120, 4, 104, 17, 26, 16, 0, 0]
     """
     rows, columns, nonzeros, _ = size
     holds_all = fits_in_memory(settings, size)
@@ -122,9 +122,12 @@ def memory_needed(
     if holds_all:
         active += SHARED_ROW_BYTES * rows * (learners - 1)
     alphas = ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0)
-    copies = solving + (threads > 1)  # threads that share a sum have one each
     head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
-    newton, held = "Newton's rows inside the margin", int(GATHERED * rows_held) * copies
+    sums = 0
+    if threads > learners == 1:  # threads that share a sum have one each, see BlockSums
+        largest = BLOCKS * max(columns + 1, outside**2)
+        sums = 8 * min(largest, int(GATHERED * nonzeros * rows_held / max(size.row_bytes, 1)))
+    newton, held = "Newton's rows inside the margin", int(GATHERED * rows_held) * solving + sums
     if settings.ratio:
         newton, held = "the rows by columns", rows_held * solving
         outside = min(columns, SPARSE) + 1
@@ -137,8 +140,8 @@ def memory_needed(
         "solver's margins and slacks": int(SOLVER_SHARE * rows_held) * solving,
         newton: held,
         "Newton's head block": head * solving,
-        "rows outside memory": OUTSIDE_BYTES * outside**2 * learners,
-        "chunks in flight": 0 if holds_all else 8 * min(4 * chunk, 2 * nonzeros),
+        "rows outside memory": 0 if holds_all else OUTSIDE_BYTES * outside**2 * learners,
+        "chunks in flight": 0 if holds_all else 8 * min(3 * chunk, 2 * nonzeros),
     }
 
 

@@ -141,11 +141,11 @@ def _labels(
         numbers = _float_labels(labels, offsets, column, spot)
         if reading.numbers:
             return numbers, None, []
-        labels = pa.array(numbers, from_pandas=True)
+        labels = layouts.to_arrow(numbers)
     elif reading.numbers:
         _refuse_names(labels, column, spot)
     encoded = labels.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int32, copy=False)
+    codes = layouts.to_numpy(layouts.filled(encoded.indices, -1)).astype(np.int32, copy=False)
     classes = encoded.dictionary.to_pylist()
     twice = repeated(codes, offsets)
     if twice is not None:
@@ -158,10 +158,10 @@ def _float_labels(
     labels: pa.Array, offsets: Offsets | None, column: str, spot: Spot
 ) -> NDArray[np.float64]:
     """Convert labels to float64, a null to NaN; refuse what is not finite, or another integer."""
-    is_decimal, present = pa.types.is_decimal(labels.type), labels.fill_null(0)
+    is_decimal, present = pa.types.is_decimal(labels.type), layouts.filled(labels, 0)
     if is_decimal:
         present = present.cast(pa.string()).cast(pa.float64())  # the nearest one, always
-    floats: NDArray[np.float64] = np.asarray(present).astype(np.float64) + 0.0
+    floats: NDArray[np.float64] = layouts.to_numpy(present).astype(np.float64) + 0.0
     bad = ~np.isfinite(floats)
     if is_decimal or pa.types.is_integer(labels.type):
         bad |= np.abs(floats) >= 2.0**53  # beyond, two labels could become one float
@@ -170,13 +170,14 @@ def _float_labels(
         what = f"label {labels[at]} in column {column!r}"
         finite = "Numbers as labels are finite, integers below 2**53."
         spot.refuse(row_of(offsets, at), f"{what}. {finite}")
-    floats[np.asarray(labels.is_null())] = np.nan
+    if labels.null_count:
+        floats[np.asarray(labels.is_null())] = np.nan
     return floats
 
 
 def _refuse_names(labels: pa.Array, column: str, spot: Spot) -> NoReturn:
     """Refuse labels that are no numbers: by the first that is none as it is written, either."""
-    texts = labels.cast(pa.string()).fill_null("0")
+    texts = layouts.filled(labels.cast(pa.string()), "0")
     named = ~np.asarray(pc.match_substring_regex(texts, f"^(?:{NUMBER.pattern.decode()})$"))
     row = first(named)
     label = f"label {labels[row]} in column {column!r} of type {labels.type}"
@@ -186,7 +187,7 @@ def _refuse_names(labels: pa.Array, column: str, spot: Spot) -> NoReturn:
 def _weights(batch: pa.RecordBatch, column: str, spot: Spot) -> NDArray[np.float64]:
     array = batch.column(column)
     layouts.no_nulls(array, column, spot)
-    weights: NDArray[np.float64] = array.to_numpy(zero_copy_only=False).astype(np.float64)
+    weights: NDArray[np.float64] = layouts.to_numpy(array).astype(np.float64)
     bad = ~((weights >= 0) & (weights <= LARGEST_WEIGHT))
     if bad.any():
         row = first(bad)
