@@ -44,7 +44,8 @@ Shape = tuple[int, ...]
 def checked_weights(
     weights: ArrayLike | sparse.sparray, ndim_of_bias: int
 ) -> tuple[sparse.csr_array, Shape]:
-    """Return a read-only copy of the weights that are not 0, by class, and the weights' shape."""
+    """Return a read-only copy of the weights that are not 0, by class, and the weights' shape.
+    ``stored_weights`` are not copied."""
     _refuse_unreal("weights", weights)
     given: Any = weights if sparse.issparse(weights) else np.asarray(weights, dtype=np.float64)
     shape: Shape = given.shape
@@ -53,15 +54,41 @@ def checked_weights(
     if not sparse.issparse(given):
         _check_finite("weights", given)
     rows = given.reshape(1, -1) if len(shape) == 1 else given
-    kept = sparse.csr_array(rows, dtype=np.float64, copy=sparse.issparse(given))
+    stored = _are_stored(given)
+    kept = (
+        given if stored else sparse.csr_array(rows, dtype=np.float64, copy=sparse.issparse(given))
+    )
     if sparse.issparse(given):
         _check_finite("weights", kept.data)
-        kept.sum_duplicates()
-        kept.eliminate_zeros()
+        if not stored:
+            kept.sum_duplicates()
+            kept.eliminate_zeros()
         shape = shape[1:] if len(shape) == 2 and shape[0] == 1 and not ndim_of_bias else shape
-    for array in (kept.indptr, kept.indices, kept.data):
+    return _read_only(kept), shape
+
+
+def stored_weights(
+    values: NDArray[np.float64], columns: NDArray[Any], starts: NDArray[np.int64], width: int
+) -> sparse.csr_array:
+    """Return weights that are not 0, by class with rising columns, whose arrays nobody can change
+    any more: a model of them has these."""
+    kind = np.int32 if max(width, len(values)) < 1 << 31 else np.int64
+    parts = read_only(values), read_only(columns.astype(kind)), starts.astype(kind)
+    return _read_only(sparse.csr_array(parts, shape=(len(starts) - 1, width)))
+
+
+def _read_only(weights: sparse.csr_array) -> sparse.csr_array:
+    for array in (weights.indptr, weights.indices, weights.data):
         read_only(array)
-    return kept, shape
+    return weights
+
+
+def _are_stored(weights: Any) -> bool:
+    """Tell whether weights are ``stored_weights``: nobody can change their arrays."""
+    if not isinstance(weights, sparse.csr_array):
+        return False
+    owners = weights.indices.base, weights.data.base
+    return all(isinstance(owner, np.ndarray) and not owner.flags.writeable for owner in owners)
 
 
 def kept_weights(tensors: Mapping[str, NDArray[Any]], columns: int) -> sparse.csr_array:
@@ -78,9 +105,7 @@ def kept_weights(tensors: Mapping[str, NDArray[Any]], columns: int) -> sparse.cs
         raise ValueError("weights that are 0, or out of order")
     if not int(numbers.max(initial=0)) < max(columns, 1) <= WIDEST:
         raise ValueError("weights beyond the width")
-    kind = np.int32 if columns < 1 << 31 else np.int64
-    parts = values, numbers.astype(kind), starts
-    return sparse.csr_array(parts, shape=(len(starts) - 1, columns))
+    return stored_weights(values, numbers, starts, columns)
 
 
 def checked_bias(bias: ArrayLike, shape: Shape) -> float | NDArray[np.float64]:

@@ -44,9 +44,13 @@ WEIGHT_BYTES = 12
 FINISHED_BYTES = 8
 """A column, for every learner that is finished: its best weights."""
 
-MODEL_BYTES = FINISHED_BYTES + 2 * WEIGHT_BYTES + 4 + 2
-"""A column, for every learner when the model is made of all: the weights and the model twice, for
-it is copied, ranks and offsets."""
+MODEL_BYTES = FINISHED_BYTES + 2 * WEIGHT_BYTES - 4 + 2
+"""A column, for every learner when the model is made of all: the weights, ranks, the model's
+weights twice, for they are joined, and offsets."""
+
+SCANNED_BYTES = 8 * 2
+"""A column, for every learner that was trained last, when the model is made: the sums of its last
+scan, of which the model's ball is made."""
 
 SHARED_ROW_BYTES = 9
 """A shared row, for every learner but the first: its sign and Δ_k²."""
@@ -113,7 +117,8 @@ def memory_needed(
         (LEARNER_BYTES + (EXPANDED_BYTES if settings.ratio else 0)) * learners,
         IDLE_BYTES * learners + SOLVER_BYTES * solving,
     )
-    weights = columns * max(training + FINISHED_BYTES * (of - learners), MODEL_BYTES * of)
+    training += FINISHED_BYTES * (of - learners)
+    weights = columns * max(training, MODEL_BYTES * of + SCANNED_BYTES * learners)
     rows_held = min(settings.active_set_bytes, size.row_bytes)
     chunk = min(
         GROUP * BLOCK_NONZEROS, nonzeros, GROUP * math.ceil(BLOCK_ROWS * nonzeros / max(rows, 1))

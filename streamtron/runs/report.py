@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from streamtron.core import kernels
 from streamtron.core.certificate import dual_of, dual_weights_off
 from streamtron.core.config import Settings, meets
 from streamtron.core.files import remove_half_written, write_atomically
-from streamtron.core.limits import peak_memory
+from streamtron.core.limits import peak_memory, return_memory
 from streamtron.core.rows import Label
 from streamtron.data import Dataset, Manifest, ReaderConfig, ShardFile, deletions
 from streamtron.data.deletions import Deletions
 from streamtron.model.certainty import ball_of
 from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
+from streamtron.model.validation import stored_weights
 from streamtron.runs import witness as witness_file
 from streamtron.runs.learners import TIME_LIMIT, in_order
 from streamtron.solver.alphas import Alphas
@@ -148,6 +148,7 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
 
 def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> LinearModel:
     """Make the model of learners, in the columns' own numbers, the base taken off."""
+    return_memory()
     classes = tuple(sorted(data.labels))
     two = len(learners) == 1 and not settings.multilabel
     sign = sign_of_learner(data.labels, classes, settings)
@@ -165,13 +166,14 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
         for learner, proven, (_, ball) in zip(learners, certificates, balls, strict=True):
             proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
     starts = np.cumsum([0, *map(len, kept)])
-    columns = np.concatenate([numbers[ranks] for ranks in kept])
     bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
     bias += [learner.targets.center for learner in learners]
     transformer = data.reading.transformer
     width = transformer.width if transformer else max(data.width - base, 0)
     return LinearModel(
-        weights=sparse.csr_array((values, columns, starts), shape=(len(learners), width)),
+        weights=stored_weights(
+            values, np.concatenate([numbers[ranks] for ranks in kept]), starts, width
+        ),
         bias=float(bias[0]) if two else bias,
         classes=classes,
         # the vocabulary is in the reader's contract; the path of its file is not stored
