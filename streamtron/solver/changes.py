@@ -86,7 +86,6 @@ def add_rows(
             frozen.scan(chunk.rows, learner.targets(chunk), alphas, learner.augmentation)
     for learner, frozen in scans:
         learner.progress.begin_reading(1, visits=True)
-        frozen.beside_training = False  # it sums the α as they are now
         certify(learner, frozen)
         conclude(learner)
         tell_done(1, rows, learner, listen)

@@ -27,7 +27,6 @@ OWN: dict[str, Any] = {
     "memory": str,
     "visits": bool,
     "shuffles": int,
-    "unsummed": bool,
     "elsewhere": int | None,
 }
 """Fields of a learner that are plain values, and their types."""
