@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamtron.core.config import Settings
 from streamtron.core.rows import NONZERO_BYTES, ROW_BYTES, Rows, make_rows, row_bytes
 from streamtron.data.blocks import squares_of
-from streamtron.solver.row_store import ActiveSet
+from streamtron.solver.row_store import ActiveSet, ColumnSubset, NarrowRows
 from streamtron.solver.targets import Targets
 from tests.helpers.kernel_cases import prove
 from tests.helpers.learners import bits, plain_rows
@@ -162,3 +162,9 @@ def test_memory_holds_them_in_half_the_bytes_wherever_they_are_cut_and_moved():
         assert some.rows.spread().tobytes() == plain.rows.spread().tobytes()
         assert some.rows.indices.tobytes() == plain.rows.indices.tobytes()
         assert len(some.rows.values) == len(kept)
+
+
+def test_rows_of_one_value_each_have_it_on_some_of_their_columns_too():
+    rows = make_rows(np.array([0, 2, 3]), np.array([0, 1, 1]), np.array([4.0, 5.0]), 0)
+    narrow = ColumnSubset(np.array([1]), 2).narrow(NarrowRows(rows, Targets.none())).rows
+    assert [array.tolist() for array in narrow[:3]] == [[0, 1, 2], [0, 0], [4.0, 5.0]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.losses import HINGE, SQUARED_HINGE, solved
+from streamtron.core.losses import HINGE, LOG_LOSS, SQUARED_HINGE, solved
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
 from streamtron.solver import hessian, newton, passes
@@ -116,6 +116,21 @@ def test_weights_that_are_0_for_good_are_so_from_the_start():
     for precision in (1.0, 1e-6):
         best = HeldPenalised(chosen.loss, *how).minimise(np.ones(COLUMNS + 1), precision)
         assert not best.v[zeros].any()
+
+
+def test_the_loss_along_a_line_is_that_of_every_row_where_blocks_are_full():
+    rows = csr([[(0, 1.0)]] * (2 * kernels.BLOCK))
+    zero, one = np.zeros(2 * kernels.BLOCK), np.ones(2 * kernels.BLOCK)
+    loss = held_loss(rows, one.astype(np.int8), one, 1.0)
+    assert loss.along(zero, one, 0.0)[0] == loss.value(zero) == 2 * kernels.BLOCK
+
+
+@pytest.mark.parametrize("C", [1.0, 100.0])
+def test_with_a_1_norm_too_the_optimum_is_found_from_far_away(C):
+    chosen = problem(2, C)
+    loss = held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho, LOG_LOSS)
+    penalised = HeldPenalised(loss, Penalty.of(0.5), np.zeros(COLUMNS + 1), np.arange(0))
+    assert penalised.minimise(np.full(COLUMNS + 1, 30.0), 1e-9).gap <= 1e-9
 
 
 def test_a_part_sends_a_diagonal_whose_sum_over_parts_is_finite_however_large_values_are():

@@ -11,8 +11,10 @@ import streamtron
 from streamtron.core.config import Settings, mini_epoch_limit
 from streamtron.core.errors import SettingsError
 from streamtron.core.events import Event, WorkDone
+from streamtron.core.rows import Facts
 from streamtron.solver.learner import Learner
-from streamtron.solver.paper import alphas_of, choose_b, steps_of, upper_bound
+from streamtron.solver.paper import alphas_of, choose_b, scale_of, steps_of, upper_bound
+from streamtron.solver.targets import TargetRule
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_data, plain_rows
 from tests.helpers.oracle import Oracle, Row, gamma_d
@@ -52,6 +54,17 @@ def test_where_memory_is_full_every_second_reading_adds_rows_and_the_run_still_c
     assert learner.active.nbytes <= settings.active_set
     proven = [reading.proven for reading in learner.progress.history]
     assert proven[:5] == [False, True, False, True, False]
+
+
+def test_a_stage_has_converged_only_where_no_chunk_has_a_row_to_add():
+    rows, labels = random_rows(0, 300, COLUMNS)
+    data = ListData(csr(rows), labels, block_rows=32)
+    learner = trained(data, Settings(stage="1", C=0.1, tol=0.0, active_set=2_000, max_epochs=1000))
+    running, signs = learner.running, np.where(np.array(labels) == labels[0], 1, -1)
+    extended = 5.0 * np.rint(learner.alphas.dense(300) / scale_of(running))  # Δ² c_k
+    margins = signs * (dense(rows, COLUMNS) @ running.w + running.bias) + extended
+    assert learner.finished == "converged"
+    assert margins.min() > learner.progress.reports[0].paper["b"]
 
 
 PAPER = {"delta": 2, "rho": 0.5, "mini_epochs": 7}
@@ -114,6 +127,12 @@ def test_faithful_b_is_relative_to_the_radius_of_all_rows_wherever_the_longest_i
     settings = Settings(delta=1, rho=0, faithful=True, stage="1")
     learner = trained(ListData(csr(rows), labels, block_rows=8), settings)
     assert learner.progress.reports[0].paper["b"] == pytest.approx(5 * (50.0**2 + 1))
+
+
+def test_the_radius_is_that_of_the_row_of_least_weight_its_class_counted():
+    facts = Facts(9, 9.0, 0.5, 1.0, 4.0, (4.0, 5.0))
+    for weights, extended in ((None, 1.0), ({"a": 0.25, "b": 7.0}, 4.0), ({"a": 0.0}, 1.0)):
+        assert TargetRule(1.0, "ab", weights, None).sq_radius(facts) == 4.0 + 1.0 + extended
 
 
 def test_a_faithful_run_refuses_an_active_set_over_its_budget():

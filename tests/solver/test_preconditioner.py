@@ -19,7 +19,9 @@ from streamtron.solver.hessian import (
     PAIRS,
     PRODUCTS,
     KeptProducts,
+    Outside,
     Preconditioner,
+    QuadraticSums,
     head_size,
 )
 from tests.helpers.kernel_cases import COLUMNS, Row, cases, factors_of, frozen, numbers, prove
@@ -54,6 +56,15 @@ def test_it_is_the_inverse_on_its_head_and_of_the_diagonal_elsewhere(rho, head, 
         wanted = residual / np.diag(full)
         wanted[chosen] = np.linalg.solve(full[np.ix_(chosen, chosen)], residual[chosen])
         assert inverse.solve(residual) == pytest.approx(wanted, rel=1e-8 if seed else 1e-9)
+
+
+def test_columns_that_only_rows_outside_memory_have_are_a_part_of_it():
+    outside = Outside(np.zeros(3), 1.0)
+    outside.take(QuadraticSums(np.diag([0.0, 5.0, 2.0]), np.zeros(3), 0.0))
+    inverse = Preconditioner(csr([[(0, 2.0)]]), 1.0, 2, outside)
+    inverse.update(np.array([3.0]))
+    assert inverse.exact
+    assert inverse.product(inverse.solve(np.ones(3))) == pytest.approx(np.ones(3))
 
 
 def test_an_update_sums_only_the_rows_whose_factor_changed(monkeypatch):

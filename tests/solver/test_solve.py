@@ -413,6 +413,14 @@ def test_weights_known_before_are_returned_where_visits_find_no_better_ones(monk
     assert found.primal <= here.primal(optimum) * (1 + 1e-12)
 
 
+def test_a_step_beyond_the_solution_is_taken_back_where_the_dual_would_fall(monkeypatch):
+    here = scene(1, held=60)
+    before = here.objective()
+    monkeypatch.setattr(ascent, "RELAXATION", 50.0)
+    here.solve(1e-3)
+    assert here.objective() > before
+
+
 def test_a_gap_that_does_not_fall_wants_visits_without_end():
     assert ascent.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
 
