@@ -18,7 +18,7 @@ from streamtron.data.formats.text_stream import PACKED
 from streamtron.data.prefetch import run_in_thread
 from streamtron.data.storage import Stamp
 
-Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw", "h5ad"]
+Format = Literal["libsvm", "parquet", "arrow", "csv", "jsonl", "vw", "h5ad", "npz"]
 
 
 class FileFormat(NamedTuple):
@@ -44,6 +44,7 @@ FORMATS: dict[Format, FileFormat] = {
         "Vowpal Wabbit's text", (".vw",), "vowpal_wabbit", "VowpalWabbitReader", is_text=True
     ),
     "h5ad": FileFormat("AnnData", (".h5ad",), "anndata", "AnnDataReader"),
+    "npz": FileFormat("a matrix of scipy", (".npz",), "npz", "NpzReader"),
     "libsvm": FileFormat("libsvm text", (), "libsvm", "LibsvmReader", is_text=True),
 }
 """Every format that is read. libsvm text has any suffix that no other format claims."""
