@@ -92,7 +92,7 @@ FAST = ("squared_hinge", "log_loss", "squared_error")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("loss", slow_but([*LOSSES, *REGRESSION], *FAST))
+@pytest.mark.parametrize("loss", slow_but([*LOSSES, "softmax", *REGRESSION], *FAST))
 def test_scikit_learn_checks_pass_with_no_exemption(loss):
     kind = StreamtronRegressor if loss in REGRESSION else StreamtronClassifier
     results = check_estimator(kind(loss=loss), on_skip=None)

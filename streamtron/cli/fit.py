@@ -71,8 +71,7 @@ def fit(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
 def _notes(outcome: Outcome, settings: Settings) -> Lines:
     """Yield what the data decided, where the settings did not."""
     if outcome.report["settings"]["multiclass"] and not settings.multiclass:
-        yield (
-            f"{len(outcome.model.classes):,} classes: each is trained against the rest, as with "
-            "--multiclass"
-        )
+        softmax = outcome.report["settings"]["loss"] == "softmax"
+        how = "they are one problem" if softmax else "each is trained against the rest"
+        yield f"{len(outcome.model.classes):,} classes: {how}, as with --multiclass"
         yield ""

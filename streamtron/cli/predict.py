@@ -47,7 +47,7 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
 @options.flag(
     "--proba",
     help="Add probabilities: of two classes that of the larger one, else of each class. For a "
-    "model of --loss log_loss, or one that calibrate has given them.",
+    "model of --loss log_loss or softmax, or one that calibrate has given them.",
 )
 @options.flag(
     "--certain",

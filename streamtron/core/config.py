@@ -24,6 +24,12 @@ PRICES = (1e-20, 1e20)
 """Range of C, and of C_k = C · weight of the row · weight of its class: dual variables are float32,
 and up to 2 C_k times the size of a label."""
 
+CLASSIFICATION = ("squared_hinge", "log_loss", "hinge", "softmax")
+"""The losses whose labels are classes."""
+
+PROBABILITIES = ("log_loss", "softmax")
+"""Those of them whose decisions have probabilities."""
+
 REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
 """The losses whose labels are numbers to be predicted."""
 
@@ -69,6 +75,8 @@ class Settings:
     The problem is that of LIBLINEAR, with an L2 penalty: minimise
     ½(‖w‖² + w_bias²) + Σ C_k φ(l_k(w·x_k + ρ w_bias)) (a sum, not a mean), where φ(m) is
     max(0, 1 − m)² (``squared_hinge``), ln(1 + e^−m) (``log_loss``) or max(0, 1 − m) (``hinge``).
+    With ``softmax`` all classes are one problem: ½‖W‖² + Σ C_k (ln Σ_j exp z_kj − z_ky), where z_kj
+    are the decisions of the classes and y is that of the row.
     With ``elasticnet`` r‖w‖₁ + ½(1 − r)‖w‖² takes the place of ½‖w‖², with ``l1`` ‖w‖₁.
 
     Where labels are numbers t_k, φ is of m = w·x_k + ρ w_bias − t_k: ½ m² (``squared_error``), the
@@ -78,8 +86,9 @@ class Settings:
     Parameters
     ----------
     C : Price of a slack, LIBLINEAR's -c; C = 1/(2 Δ²) [1].
-    loss : squared_hinge, log_loss (logistic regression) or hinge; of numbers squared_error (ridge
-        regression), huber, epsilon_insensitive or its square.
+    loss : squared_hinge, log_loss (logistic regression), hinge or softmax (multinomial logistic
+        regression); of numbers squared_error (ridge regression), huber, epsilon_insensitive or its
+        square.
     epsilon : ε of huber [1.35] or epsilon_insensitive [0.1].
     penalty : l2 (½‖w‖²), l1 (‖w‖₁) or elasticnet, a mean.
     l1_ratio : r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖² [0.5].
@@ -129,7 +138,7 @@ class Settings:
     """
 
     C: float | None = setting(None, "number", Range(*PRICES))
-    loss: str = setting("squared_hinge", ("squared_hinge", "log_loss", "hinge", *REGRESSION))
+    loss: str = setting("squared_hinge", (*CLASSIFICATION, *REGRESSION))
     epsilon: float | None = setting(None, "number", Range(0.0, 1e30))
     penalty: Literal["l2", "elasticnet", "l1"] = setting("l2", ("l2", "elasticnet", "l1"))
     l1_ratio: float | None = setting(None, "number", Range(0.0, 1.0))
@@ -208,6 +217,10 @@ class Settings:
         classes = given("multiclass", "multilabel", "class_weight")
         if self.regression and classes:
             yield f"{classes} is for classes, and the loss {loss} for numbers: leave one out."
+        softmax = given("multilabel", "parts") if self.softmax and self.parts != 1 else None
+        if softmax or (self.softmax and (self.ratio or self.free)):
+            what = softmax or (f"penalty {penalty}" if self.ratio else "intercept free")
+            yield f"{what} with the loss softmax: give --loss log_loss, a classifier a class."
         if self.epsilon is not None and loss not in EPSILONS:
             yield f"the loss {loss} has no epsilon: leave it out, or give --loss huber."
         if self.epsilon == 0.0 and loss == "huber":
@@ -234,6 +247,11 @@ class Settings:
     def regression(self) -> bool:
         """Tell whether labels are numbers."""
         return self.loss in REGRESSION
+
+    @property
+    def softmax(self) -> bool:
+        """Tell whether the weights of all classes are one problem."""
+        return self.loss == "softmax"
 
     @property
     def augmentation(self) -> float:
@@ -273,6 +291,11 @@ class Settings:
     @property
     def one_vs_rest(self) -> bool:
         """Return whether there is a classifier for every label."""
+        return self.many_labels and not self.softmax
+
+    @property
+    def many_labels(self) -> bool:
+        """Return whether labels may be more than two."""
         return self.multiclass or self.multilabel
 
     @property

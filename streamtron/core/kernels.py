@@ -82,7 +82,7 @@ _ROWS = types.NamedTuple(
     [readonly(types.int64), readonly(types.uint32), readonly(types.float32), types.int64], Rows
 )
 _F8, _I8 = types.float64[::1], types.int64[::1]
-_MATRIX = types.float64[:, ::1]
+_MATRIX, _TABLE = types.float64[:, ::1], types.float32[:, ::1]
 _F4, _U1 = types.float32[::1], types.uint8[::1]
 _ORDER, _SIGNS, _REALS = readonly(types.int64), readonly(types.int8), readonly(types.float64)
 _DUALS = readonly(types.float32)
@@ -275,6 +275,7 @@ def squared_norms(rows, squares):
 
 SQUARED_HINGE, LOG_LOSS, HINGE = 0, 1, 2
 SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE, SQUARED_EPSILON_INSENSITIVE = 3, 4, 5, 6
+SOFTMAX = 8
 """The codes of φ(m) = max(0, 1 − m)², ln(1 + e^−m) and max(0, 1 − m); of ½ m²; of the same for
 |m| ≤ ε and ε |m| − ½ ε² beyond; and with s = max(0, |m| − ε) of s and s².
 
@@ -816,6 +817,175 @@ def scan(
             target = _least_target(targets[i], center, alpha) if numbers else 0.0
             _add_dual(sums, phi, cost, alpha, target)
     sums[LEAST], totals[ROWS] = least, rows_scanned
+
+
+# Softmax: φ = ln Σ_j exp z_kj − z_ky of the margins z_kj = (x_k, ρ)·w_j of K classes, y that of the
+# row, in arrays of shape (K, rows). Its dual variables are α_kj = C_k q_kj ≥ 0 of the classes
+# j ≠ y, with Σ_j q_kj = 1, and v_j = Σ ±α_kj (x_k, ρ): − of these, + of y with their sum as α_ky.
+
+
+@helper
+def _log_of_more(x):
+    """Return ln(1 + x), x ≥ 0, off by at most 16 u of itself."""
+    return _log_ratio(x / (2.0 + x)) if x <= 1.0 else _log(1.0 + x)
+
+
+@kernel(types.void(_REALS, _REALS, _MATRIX, types.int64, types.int64, _MATRIX, _F8))
+def softmax(classes, costs, margins, start, stop, shares, losses):
+    """C_k p_kj, p_kj = exp z_kj / Σ_i exp z_ki, into ``shares`` (float64, shape (K, rows)), and
+    C_k φ into ``losses`` (float64, shape (rows,)), of rows ``start`` … ``stop`` − 1.
+
+    Parameters
+    ----------
+    classes, costs : float64, shape (rows,): y, a whole number, and C_k.
+    margins : float64, shape (K, rows).
+    """
+    for i in range(start, stop):
+        top = 0
+        for j in range(1, len(margins)):
+            if margins[j, i] > margins[top, i]:
+                top = j
+        powers = 0.0
+        for j in range(len(margins)):
+            shares[j, i] = _exp_minus(margins[top, i] - margins[j, i])
+            powers += shares[j, i] if j != top else 0.0
+        for j in range(len(margins)):
+            shares[j, i] = costs[i] * (shares[j, i] / (1.0 + powers))
+        above = margins[top, i] - margins[np.intp(classes[i]), i]
+        losses[i] = costs[i] * (above + _log_of_more(powers))
+
+
+@helper
+def _softmax_gain(alphas, i, y, sum_of_others, cost):
+    """Return the entropy −Σ q_j ln q_j of row i, q_j = α_j / C: a lower bound of it; −∞ unless
+    q_y = 1 − Σ_{j≠y} q_j ≥ 0 for sure. ``sum_of_others`` : Σ_{j≠y} α_j, K u of itself off at most.
+
+    C is off by 4 u of itself, q_j by 5 u: each term of another class by 14 u of itself and 5 u q_j;
+    their sum by K u. S = 1 − q_y is off by (K + 5) u S. −r ln r of r = 1 − S has the slope
+    −1 − ln r: −1 to −0.3 from r = 1 down to ½, at most 0 to 1/e, and ∞ at 0: below ½ it is taken
+    of the least that r may be, from where it falls by 0.31 times what r is off, at most."""
+    classes = alphas.shape[1]
+    if sum_of_others > cost * (1.0 - 2.0 * (classes + 4) * UNIT_ROUNDOFF):
+        return -math.inf
+    entropy, s = 0.0, sum_of_others / cost
+    for j in range(classes):
+        q = np.float64(alphas[i, j]) / cost
+        if j != y and q > UNDERFLOW:
+            entropy -= q * _log(q)
+    if s <= 0.5:
+        entropy += (1.0 - s) * _log_of_more(s / (1.0 - s))
+    else:
+        least = (1.0 - s) - 2.0 * (classes + 4) * UNIT_ROUNDOFF
+        entropy -= least * _log(least) if least > UNDERFLOW else 0.0
+    off = (2.0 * classes + 32.0) * entropy + (4.0 * classes + 16.0) * s
+    return max(entropy - UNIT_ROUNDOFF * off, 0.0)
+
+
+@kernel(types.void(_REALS, _REALS, _TABLE, _REALS, _F8))
+def softmax_gains(classes, costs, alphas, sums_of_others, found):
+    """C_k times the entropy of q_kj into ``found`` (float64, shape (rows,)), of α as in
+    ``scan_softmax``; 0 where C_k is."""
+    for i in range(len(costs)):
+        y = np.intp(classes[i])
+        gain = 0.0
+        if costs[i] > 0.0:
+            gain = costs[i] * _softmax_gain(alphas, i, y, sums_of_others[i], costs[i])
+        found[i] = gain
+
+
+@kernel(
+    types.void(
+        _ROWS,
+        _SIGNS,
+        _REALS,
+        _REALS,
+        _REALS,
+        _TABLE,
+        _REALS,
+        types.float64,
+        _MATRIX,
+        _REALS,
+        _F8,
+        _F8,
+        _F8,
+        _I8,
+    )
+)
+def scan_softmax(
+    rows,
+    signs,
+    costs,
+    squares,
+    classes,
+    alphas,
+    sums_of_others,
+    rho,
+    margins,
+    lengths,
+    fresh,
+    low,
+    sums,
+    totals,
+):
+    """Add to the sums of a certificate what ``scan`` adds, and the biases of v.
+
+    Of φ, which rises with every z_kj but z_ky, the value where these are off by the most is summed.
+    It is off by (2 K + 32) u of itself: a term of the sum by 8 u and by what x = z_top − z_kj
+    rounds, x e^−x ≤ 0.37 where y is not the top; where it is, the margins allow for that.
+
+    For ‖α_k‖ ¼ K + 10 times the sum of the others is taken: 4 u of that are more than 4 u ‖α_k‖
+    and what the sum is off by, K u, and what two float32 leave of it, 32 u.
+
+    Parameters
+    ----------
+    rows, signs, costs, squares, rho : as in ``scan``; signs of rows that count are 1.
+    classes, alphas, sums_of_others : y; α_kj, float32, shape (rows, K), 0 of y; their sums.
+    margins : z_kj; ``lengths`` : ‖w_j‖ and, behind these, ρ |b_j|; float64.
+    fresh, low : v = (v_1, b_1, …, v_K), b_K in ``sums``; float64, changed in place at the biases.
+    sums, totals : as in ``scan``.
+    """
+    number, width = len(margins), (len(fresh) + 1) // len(margins)
+    at = np.empty(number)
+    for i in range(len(signs)):
+        if signs[i] == 0:
+            continue
+        totals[ROWS] += 1
+        y, cost, norm = np.intp(classes[i]), costs[i], math.sqrt(squares[i])
+        sums[COSTS] += cost
+        sums[NORMS] += cost * norm
+        roundings = 1.01 * np.float64(rows.indptr[i + 1] - rows.indptr[i]) + DOT_ROUNDINGS
+        top, powers = y, 0.0
+        for j in range(number):
+            off = roundings * UNIT_ROUNDOFF * (norm * lengths[j] + lengths[number + j])
+            at[j] = margins[j, i] + (off if j != y else -off)
+        for j in range(number):
+            top = j if at[j] > at[top] else top
+        for j in range(number):
+            powers += _exp_minus(at[top] - at[j]) if j != top else 0.0
+        value = (at[top] - at[y]) + _log_of_more(powers)
+        value *= 1.0 + (2.0 * number + 32.0) * UNIT_ROUNDOFF
+        _add_to(sums, np.uintp(LOSSES), cost * (value + UNDERFLOW))
+        alpha = sums_of_others[i]
+        if alpha == 0.0:
+            continue
+        totals[SUPPORT] += 1
+        for j in range(number):
+            bias = (alpha if j == y else -np.float64(alphas[i, j])) * rho
+            if j == number - 1:
+                _add_to(sums, np.uintp(DUAL_BIAS), bias)
+            else:
+                place = (j + 1) * width - 1
+                old = fresh[place]
+                new = old + bias
+                grown = new - old
+                fresh[place] = new
+                low[place] += (old - (new - grown)) + (bias - grown)
+        size = (0.25 * number + 10.0) * alpha
+        sums[SIZES] += size * rho
+        sums[LENGTHS] += size * norm
+        earned = cost * _softmax_gain(alphas, i, y, alpha, cost)
+        sums[MAGNITUDES] += abs(earned)
+        _add_to(sums, np.uintp(EARNED), earned)
 
 
 @kernel(types.void(_ROWS, _ORDER, _SIGNS, _DUALS, _F8, _F8, types.int64, types.int64))

@@ -62,6 +62,8 @@ class Loss:
     """ε of a loss that has it"""
     steepest: float = math.inf
     """the largest φ''; ∞ of a loss with a kink"""
+    softmax: bool = False
+    """whether φ is of the margins of all classes at once, see ``kernels.softmax``"""
 
     @property
     def phi(self) -> Phi:
@@ -167,6 +169,10 @@ LOSSES = {
     )
 }
 
+SOFTMAX = replace(LOG_LOSS, name="softmax", code=kernels.SOFTMAX, liblinear=(), softmax=True)
+"""ln Σ_j exp z_j − z_y of the margins of all classes, y that of the row; of them Σ_{j≠y} α_j ≤ C.
+The functions below are of one margin, and not of this."""
+
 FIRST_ZONE = 3.0
 """η of the first smooth loss in the place of the hinge, see ``HeldLoss.approach``. A zone of 1
 takes up to twice as many products at C ≥ 5 (``benchmarks/parts.py --loss hinge``)."""
@@ -181,7 +187,7 @@ def loss_of(settings: Settings | Mapping[str, Any]) -> Loss:
 
 @cache
 def _loss(name: str | None, epsilon: float | None) -> Loss:
-    loss = LOSSES.get(str(name), SQUARED_HINGE)
+    loss = SOFTMAX if name == SOFTMAX.name else LOSSES.get(str(name), SQUARED_HINGE)
     if loss.name not in EPSILONS:
         return loss
     epsilon = EPSILONS[loss.name] if epsilon is None else epsilon

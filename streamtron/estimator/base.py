@@ -33,7 +33,7 @@ from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import opened
 from streamtron.runs.inputs import as_model, as_paths, cache_directory
 from streamtron.runs.job import Call
-from streamtron.runs.learners import against_rest, in_order, train_in_groups
+from streamtron.runs.learners import against_rest, in_order, train_in_groups, vector_length
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import certificate_of, sign_of_learner
 from streamtron.solver.alphas import Alphas
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 def learners_of(
     rows: MatrixRows, data: Data, settings: Settings, class_weight: Any
 ) -> list[Learner]:
-    """Create one learner for two classes or for numbers, else one a class; classes are given by
-    number."""
+    """Create one learner for two classes, for numbers or for softmax, else one a class; classes are
+    given by number."""
     weights, labels = rows.class_weights(class_weight), data.labels
-    several = len(labels) > 2 and not settings.regression
+    several = len(labels) > 2 and not (settings.regression or settings.softmax)
     positives: Sequence[Label | None] = labels if several else [labels[1] if labels else None]
     return [
         Learner(
             settings,
-            data.columns,
+            vector_length(settings, data.columns, len(labels)),
             data.facts,
             labels,
             against_rest(weights, label) if several else weights,
@@ -243,7 +243,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         )
         check_width(rows.X.shape[1], len(rows.classes), machine)
         data = rows.data()
-        size = size_of(data)
+        size = size_of(data, settings)
         if not fits_in_memory(settings, size):
             data.held = None
         learners = learners_of(rows, data, settings, self.class_weight)
@@ -266,6 +266,10 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         weights, biases = np.atleast_2d(coef)[:, numbers], np.atleast_1d(self.intercept_)
         for number, learner in enumerate(learners):
             center, rho = learner.targets.center, learner.augmentation
+            if learner.outputs > 1:
+                v = np.column_stack([weights, biases / rho if rho > 0.0 else biases]).ravel()
+                set_weights(learner, v[:-1], float(v[-1]), None)
+                continue
             bias = (float(biases[number]) - center) / rho if rho > 0.0 else 0.0
             known = learner.loss.quadratic  # else those of another C prove nothing
             alphas = copy.deepcopy(self._alphas[number]) if known else Alphas()
@@ -303,7 +307,8 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _publish(self, certificates: list[dict[str, Any]]) -> None:
-        weights = np.array([past.average for past in self._past])
+        weights = np.concatenate([past.average for past in self._past])
+        weights = weights.reshape(-1, self.n_features_in_ + 1)
         rhos = np.array([past.rho for past in self._past])
         self._set_weights(weights[:, :-1].copy(), rhos * weights[:, -1] + self._centers)
         joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]

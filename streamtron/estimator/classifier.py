@@ -12,16 +12,19 @@ from sklearn.linear_model._base import LinearClassifierMixin, SparseCoefMixin  #
 from sklearn.utils.metaestimators import available_if
 
 from streamtron.core.certificate import Certificate
+from streamtron.core.config import PROBABILITIES
 from streamtron.core.errors import SettingsError
 from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
-from streamtron.estimator.parameters import settings_of
+from streamtron.estimator.parameters import of_classes, settings_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
+from streamtron.model.calibration import softmax
 from streamtron.solver.partial_fit import EarlierData
 
 
 def _has_probabilities(model: StreamtronClassifier) -> bool:
-    if model.loss != "log_loss":
-        raise AttributeError(f"loss is {model.loss!r}: expected 'log_loss' for probabilities.")
+    if model.loss not in PROBABILITIES:
+        expected = "expected 'log_loss' or 'softmax' for probabilities."
+        raise AttributeError(f"loss is {model.loss!r}: {expected}")
     return True
 
 
@@ -34,7 +37,9 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     max(0, 1 − m). That is the objective of ``LinearSVC(loss="squared_hinge")``,
     ``LogisticRegression(solver="liblinear")`` and ``LinearSVC(loss="hinge")``. More than two
     classes are trained one-vs-rest; a class weight then applies to the rows of that class only, as
-    in LIBLINEAR.
+    in LIBLINEAR. With ``loss="softmax"`` they are one problem, ½‖W‖² + Σ C_k (ln Σ_j exp z_kj −
+    z_ky), that of scikit-learn's other solvers of ``LogisticRegression`` but for the bias, which is
+    penalised; two classes are then ``"log_loss"``, as there.
 
     X is rounded to float32 for training: subtract an offset from a column of large numbers that
     differ by little, such as timestamps. Values that become infinite are an error. Decisions use X
@@ -44,8 +49,9 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     Parameters
     ----------
     C : penalty of the loss, > 0.
-    loss : ``"squared_hinge"``, ``"log_loss"`` or ``"hinge"``, φ of the objective. With
-        ``"log_loss"`` there are ``predict_proba`` and ``predict_log_proba``.
+    loss : ``"squared_hinge"``, ``"log_loss"`` or ``"hinge"``, φ of the objective; or ``"softmax"``,
+        all classes as one problem. With it and ``"log_loss"`` there are ``predict_proba`` and
+        ``predict_log_proba``.
     fit_intercept : whether to fit a bias.
     intercept_scaling : ρ > 0, the constant feature of the bias; a larger one penalises it less.
     intercept : ``"penalised"`` as a weight is, or ``"free"``, as scikit-learn's LogisticRegression
@@ -140,9 +146,10 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         -----
         ConvergenceWarning : ``max_iter`` full epochs did not prove the gap.
         """
-        settings = settings_of(self)
+        settings_of(self)
         X, y = checked_matrix(self, X, y, reset=True)
         classes, codes = np.unique(y, return_inverse=True)
+        settings = settings_of(self, of_classes(self, classes))
         rows = MatrixRows(X, codes, classes, row_weights(sample_weight, X))
         rows.check_classes()
         return self._fit_memory(rows, settings)
@@ -178,17 +185,17 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
             ``intercept`` or loss.
         """
         first = not hasattr(self, "classes_")
-        settings = settings_of(self)
         if not first and not hasattr(self, "_past"):
             raise SettingsError("partial_fit after from_model: call fit with all rows.")
         if self.class_weight == "balanced":
             raise SettingsError("partial_fit with class_weight='balanced': give {label: weight}.")
-        if settings.ratio:
-            raise SettingsError(f"partial_fit with penalty={self.penalty!r}: give penalty='l2'.")
         if first and classes is None:
             raise SettingsError("classes must be passed on the first call to partial_fit.")
         X, y = checked_matrix(self, X, y, reset=first)
         known = np.unique(np.asarray(classes)) if first else self.classes_
+        settings = settings_of(self, of_classes(self, known))
+        if settings.ratio:
+            raise SettingsError(f"partial_fit with penalty={self.penalty!r}: give penalty='l2'.")
         check_labels(y, known, classes)
         rows = MatrixRows(X, np.searchsorted(known, y), known, row_weights(sample_weight, X))
         if first:
@@ -210,7 +217,10 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes): σ(decision), of more than
-        two classes divided by their sum. Only with ``loss="log_loss"``."""
+        two classes divided by their sum, or the softmax of all decisions. Only with
+        ``loss="log_loss"`` or ``"softmax"``."""
+        if self.loss == "softmax" and (decisions := self.decision_function(X)).ndim == 2:
+            return softmax(decisions)
         return np.asarray(self._predict_proba_lr(X))
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import is_regressor
 
 from streamtron.core.config import SKLEARN_NAMES, Machine, Settings, label_weights, prices
@@ -50,6 +51,11 @@ def settings_of(model: StreamtronEstimator, names: Mapping[str, Any] | None = No
             "fit_intercept=False."
         )
     return settings
+
+
+def of_classes(model: StreamtronEstimator, classes: NDArray[Any]) -> dict[str, Any]:
+    """Return the settings that classes decide: two have no softmax, but ``log_loss``."""
+    return {"loss": "log_loss"} if model.loss == "softmax" and len(classes) == 2 else {}
 
 
 def machine_of(n_jobs: Any) -> Machine:

@@ -1,4 +1,4 @@
-"""Probabilities of a model's decisions: Platt's sigmoid, isotonic regression, or σ itself.
+"""Probabilities of a model's decisions: Platt's sigmoid, isotonic regression, or σ or softmax.
 
 Each direction of a model is calibrated by itself, by scikit-learn. Of a multiclass model the
 probabilities of a row are divided by their sum (Zadrozny and Elkan, 2002), and are all 1/K where
@@ -71,6 +71,8 @@ def _fit_isotonic(truth: NDArray[np.bool_], decisions: Floats, weights: Floats) 
 
 def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_one: bool) -> Floats:
     """Return the probability of each direction's positive class, of the shape of ``decisions``."""
+    if calibration["method"] == "softmax":
+        return softmax(decisions)
     from scipy.special import expit  # 6 MB of memory that few need
 
     columns = decisions.reshape(len(decisions), -1).T
@@ -86,10 +88,23 @@ def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_o
     return shares.T.reshape(decisions.shape)
 
 
+def softmax(decisions: Floats) -> Floats:
+    """Return exp f_j / Σ_i exp f_i of the decisions of every row, shape (rows, K).
+
+    >>> softmax(np.array([[0.0, 0.0], [1000.0, -1000.0]])).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+    powers = np.exp(decisions - decisions.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
 def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
-    """Return a model's calibration; without one p = σ(f) of the logistic loss, or None."""
+    """Return a model's calibration; without one p = σ(f) of the logistic loss, of all decisions
+    together of softmax, or None."""
     from streamtron.core.losses import loss_of  # loads numba
 
+    if model.calibration is None and model.settings.get("loss") == "softmax":
+        return {"method": "softmax", "directions": [{}] * len(model.classes)}
     if model.calibration is None and loss_of(model.settings).logistic:
         sigma = {"a": -1.0, "b": 0.0}
         return {"method": "sigmoid", "directions": [sigma] * model.sparse_weights.shape[0]}
@@ -103,7 +118,7 @@ def probabilities_of(model: LinearModel, decisions: Floats) -> Floats:
     if (mapping := probability_map(model)) is None:
         raise SettingsError(
             "the model is not calibrated, so its decisions have no probabilities. Use "
-            "streamtron calibrate MODEL SHARDS, or fit with --calibrate or --loss log_loss."
+            "streamtron calibrate MODEL SHARDS, or fit with --loss log_loss or softmax."
         )
     return probabilities(mapping, decisions, sum_to_one=model.kind == "multiclass")
 

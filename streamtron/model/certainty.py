@@ -161,6 +161,11 @@ class OptimumBounds:
 
 def why_unbounded(model: LinearModel) -> str | None:
     """Return why a certificate with these settings bounds no distance from the optimum, or None."""
+    if model.settings.get("loss") == "softmax":
+        return (
+            "the certificate of softmax is of all classes together, and of no decision by itself. "
+            "Fit the model with --loss log_loss."
+        )
     if model.settings.get("intercept") == "free":
         return (
             "nothing bounds how far a bias that is not penalised is from the optimum's, so "

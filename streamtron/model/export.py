@@ -30,23 +30,24 @@ def export(
     rounding, at most (columns + 8) · 2⁻⁵³ · (Σ |w_j x_j| + |bias|).
 
     * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
-      ``weights[…, j]``. Classes must be integers. It has no place for a calibration: its labels are
-      those of the decisions. Of the logistic loss ``predict -b 1`` gives the probabilities. Of
-      ``squared_error`` and ``huber``, which LIBLINEAR does not solve, it is an ``L2R_L2LOSS_SVR``
-      with the same predictions.
+      ``weights[…, j]``. Classes must be integers. It has no softmax, and no place for
+      a calibration: its labels are those of the decisions. Of the logistic loss ``predict -b 1``
+      gives the probabilities. Of ``squared_error`` and ``huber``, which LIBLINEAR does not solve,
+      it is an ``L2R_L2LOSS_SVR`` with the same predictions.
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
       Of a model with a transformer the graph is that which skl2onnx makes of it and the model:
       the inputs are its columns, by name and of shape (rows, 1): numbers as float32, categories and
       texts as strings. It is refused where a step has no converter.
-      Of a calibrated model, and of the logistic loss, also ``probabilities``, float64
+      Of a calibrated model, of the logistic loss and of softmax also ``probabilities``, float64
       (rows, classes), as ``predict_proba``; the label of a calibrated model is the most probable
       one. Of regression the one output is ``prediction``, float64
       of shape (rows,).
     * ``sklearn``: a fitted ``LinearSVC`` in the skops format, which holds no pickle; read it with
-      ``skops.io.load``. Of the logistic loss it is a ``LogisticRegression``; of more than two
-      classes a ``OneVsRestClassifier`` of these, which does not know the class weights. A
+      ``skops.io.load``. Of the logistic loss and softmax it is a ``LogisticRegression``; of more
+      than two classes, but for softmax, a ``OneVsRestClassifier`` of these, which does not know the
+      class weights. A
       calibrated model becomes a ``CalibratedClassifierCV`` of it, with the same ``predict_proba``
       and ``predict``. Of many classes of which few
       weights are not 0, ``coef_`` is sparse. skops asks that the classes of the last two are named:
@@ -101,6 +102,11 @@ def _liblinear(model: LinearModel) -> Iterator[bytes]:
         raise SettingsError(
             "a multilabel model, and LIBLINEAR gives a row one label. Fit with --multiclass, or "
             "keep the streamtron model."
+        )
+    if not loss_of(model.settings).liblinear:
+        raise SettingsError(
+            f"the loss {model.settings['loss']}, which LIBLINEAR does not have. Export as onnx, "
+            "sklearn or json."
         )
     # LIBLINEAR's labels are int in C
     if odd := [a for a in model.classes if isinstance(a, str) or a % 1 or abs(a) >= 2**31]:

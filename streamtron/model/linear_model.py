@@ -146,7 +146,9 @@ class LinearModel:
         if 0 < (number := len(getattr(self.namer, "names", ()))) < self.columns:
             raise SettingsError(f"reading: {number} names, {self.columns} columns. Fit again.")
         assign(self, "classes", validation.checked_classes(classes, self.kind, shape))
-        assign(self, "certificate", validation.checked_certificate(certificate, shape))
+        proven_jointly = self.settings.get("loss") == "softmax"
+        of_shape = shape[-1:] if proven_jointly else shape
+        assign(self, "certificate", validation.checked_certificate(certificate, of_shape))
         if calibration is not None:
             calibration = validation.plain("calibration", calibration)
             check_calibration(calibration, directions=kept.shape[0])
@@ -216,7 +218,7 @@ class LinearModel:
             positive = None if self.regression else self.classes[1]
             yield Direction(positive, kept, self.bias, certificate or None)
             return
-        learners = certificate["learners"] if certificate else [None] * len(self.classes)
+        learners = certificate.get("learners", [certificate or None] * len(self.classes))
         for k, positive in enumerate(self.classes):
             yield Direction(positive, kept[[k]], float(self.bias[k]), learners[k])
 
@@ -275,7 +277,8 @@ class LinearModel:
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Compute the probability of every class, shape (rows, classes); they sum to 1 unless the
-        model is multilabel. A SettingsError unless it is calibrated, or its loss log_loss."""
+        model is multilabel. A SettingsError unless it is calibrated, or its loss log_loss or
+        softmax."""
         shares = probabilities_of(self, self.decision_function(X))
         return shares if shares.ndim == 2 else np.column_stack([1.0 - shares, shares])
 

@@ -100,8 +100,8 @@ def _graph(model: LinearModel) -> Any:
     constants = {"weights": model.weights.T, "bias": model.bias, "classes": classes, "zero": 0.0}
     if (calibration := probability_map(model)) is not None:
         directions = calibration["directions"]
-        make = _sigmoid if calibration["method"] == "sigmoid" else _isotonic
-        extra_nodes, extra_constants = make(directions)
+        make = {"sigmoid": _sigmoid, "isotonic": _isotonic, "softmax": _softmax}
+        extra_nodes, extra_constants = make[calibration["method"]](directions)
         shares = f"column = Reshape(scores, shape) {extra_nodes} {_SUMS[model.kind]}"
         if model.calibration is not None:
             nodes = _PROBABLE_LABELS if model.kind == "multilabel" else _PROBABLE
@@ -129,6 +129,11 @@ def _graph(model: LinearModel) -> Any:
     onnx.helper.set_model_props(proto, {"classes": json.dumps(model.classes)})
     onnx.checker.check_model(proto)
     return proto
+
+
+def _softmax(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:
+    """Return the same of all classes together."""
+    return "each = Softmax<axis=1>(column)", {}
 
 
 def _sigmoid(directions: Sequence[Values]) -> tuple[str, dict[str, Any]]:

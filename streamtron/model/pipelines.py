@@ -36,7 +36,8 @@ def to_sklearn(model: LinearModel) -> Any:
         raise SettingsError(
             "format sklearn: a model without columns, and scikit-learn wants one. Export as json."
         )
-    if loss_of(model.settings).logistic and model.kind == "multiclass":
+    loss = loss_of(model.settings)
+    if loss.logistic and model.kind == "multiclass" and not loss.softmax:
         linear = _one_vs_rest(model)
     else:
         linear = _fitted(model, model.sparse_weights, model.bias, _labels(model))
@@ -103,6 +104,8 @@ def _estimator(model: LinearModel) -> Any:
         "fit_intercept": has_bias,
         "intercept_scaling": rho or 1.0,
     }
+    if loss.softmax:
+        return LogisticRegression(C=problem["C"], fit_intercept=has_bias)
     if loss.logistic:
         return LogisticRegression(solver="liblinear", **problem)
     if model.regression:

@@ -192,9 +192,10 @@ def certify(
             return certify(model, paths, **names)
     model = with_labels_of(as_model(model), shards)
     machine, problem = machine or Machine(), settings or problem_settings(model, names)
-    if problem.regression != model.regression:
+    if problem.regression != model.regression or (problem.softmax and model.kind != "multiclass"):
         raise SettingsError(f"a {model.kind} model has no loss {problem.loss}: leave it out.")
-    known = None if witness is None else _load(witness, accept_exclusions, model)
+    number = 1 if problem.softmax else np.size(model.bias)  # of problems
+    known = None if witness is None else _load(witness, accept_exclusions, number)
     if known is None and problem.hard:
         raise SettingsError(
             "a hard margin (delta 0) is proven by its dual variables: give its run, or --witness."
@@ -228,12 +229,16 @@ def certify(
         order = None if known is None else known.order_in(data.manifest)
         exact, at_once = _planned(exact, machine, data, model, known)
         certificates, distances = list[Certificate](), list[float | None]()
-        directions = enumerate(model.directions())
-        while group := [*islice(directions, at_once)]:
+        outputs = len(model.classes) if problem.softmax else 1
+        singles = ([direction] for direction in model.directions())
+        problems = enumerate([[*model.directions()]] if problem.softmax else singles)
+        while group := [*islice(problems, at_once)]:
             learners = []
-            for number, direction in group:
-                alphas = None if known is None or order is None else known.alphas(number, order)
-                learners.append(_learner(data, model, exact, direction, alphas))
+            for number, directions in group:
+                alphas = None
+                if known is not None and order is not None:
+                    alphas = known.alphas(number, order, outputs)
+                learners.append(_learner(data, model, exact, directions, alphas))
             searches = readings if known is None else None
             certifier = _Certifier(data, learners, exact, listen, executor, searches)
             train_in_time(certifier, None)
@@ -253,7 +258,7 @@ def _planned(
 ) -> tuple[Settings, int]:
     """Return the settings of each learner, with its active set, and how many fit in memory
     together; read all rows into memory if they fit there, too."""
-    size, directions = size_of(data), np.size(model.bias)
+    size, directions = size_of(data, exact), 1 if exact.softmax else np.size(model.bias)
     if not fits_in_memory(exact, size):
         exact = exact.but(active_set=exact.active_set_bytes // directions)
     sizes = machine, size, directions, model.sparse_weights.nnz
@@ -272,28 +277,34 @@ def _learner(
     data: Dataset,
     model: LinearModel,
     exact: Settings,
-    direction: Direction,
+    directions: Sequence[Direction],
     alphas: Alphas | None,
 ) -> Learner:
-    """Return a learner with the weights of a direction, those of columns that do not occur behind
-    the others, and with its α."""
-    weights = direction.nonzero
-    ranks = data.places_of(weights.indices.astype(np.int64) + model.index_base)
-    behind = np.flatnonzero(ranks < 0)
-    ranks[behind] = data.columns + np.arange(len(behind))
-    w = np.zeros(data.columns + len(behind))
-    w[ranks] = weights.data
-    rho, label = exact.augmentation, direction.positive
-    if rho == 0.0 and direction.bias != 0.0:
+    """Return a learner with the weights of a direction, of softmax of all, those of columns that do
+    not occur behind the others, and with its α."""
+    rho, direction = exact.augmentation, directions[0]
+    strange = next((part.bias for part in directions if part.bias != 0.0), None)
+    if rho == 0.0 and strange is not None:
         raise SettingsError(
-            f"the model has the bias {direction.bias:g}, but rho is 0. Give --rho as it was "
+            f"the model has the bias {strange:g}, but rho is 0. Give --rho as it was "
             "trained with (LIBLINEAR's -B)."
         )
-    of_class = against_rest(
-        class_weights(exact, data), None if model.kind == "two classes" else label
-    )
-    learner = Learner(exact, len(w), data.facts, data.labels, of_class, label)
-    bias = (direction.bias - learner.targets.center) / rho if rho > 0.0 else 0.0
+    columns = np.unique(np.concatenate([part.nonzero.indices for part in directions]))
+    ranks = data.places_of(columns.astype(np.int64) + model.index_base)
+    behind = np.flatnonzero(ranks < 0)
+    ranks[behind] = data.columns + np.arange(len(behind))
+    v = np.zeros((len(directions), data.columns + len(behind) + 1))
+    of_class, label = class_weights(exact, data), direction.positive
+    if exact.softmax:
+        by_label = {part.positive: part for part in directions}
+        directions, label = [by_label[label] for label in data.labels], None
+    else:
+        of_class = against_rest(of_class, None if model.kind == "two classes" else label)
+    learner = Learner(exact, v.size - 1, data.facts, data.labels, of_class, label)
+    for w, part in zip(v, directions, strict=True):
+        w[ranks[np.searchsorted(columns, part.nonzero.indices)]] = part.nonzero.data
+        w[-1] = (part.bias - learner.targets.center) / rho if rho > 0.0 else 0.0
+    w, bias = v.ravel()[:-1], float(v[-1, -1])
     set_weights(learner, w, bias, alphas)
     return learner
 
@@ -313,16 +324,16 @@ def _proof(
         radius = math.inf if problem.free else radius  # nothing bounds the bias
         proof = Proof(certificate, data.readings, radius, distance)
         proofs.append(replace(proof, rows_excluded=excluded, problem=solved))
-    if isinstance(model.bias, float):
+    if isinstance(model.bias, float) or problem.softmax:
         return proofs[0]
     widest = max(proofs, key=lambda certificate: certificate.certificate.relative_duality_gap)
     return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
-def _load(path: str | os.PathLike[str], accepted: bool, model: LinearModel) -> Witness:
-    """Load a witness of the model's learners; a DataError if it leaves out rows, unless that is
-    accepted."""
-    known, number = witness_file.load(path), np.size(model.bias)
+def _load(path: str | os.PathLike[str], accepted: bool, number: int) -> Witness:
+    """Load a witness of the model's learners, so many; a DataError if it leaves out rows, unless
+    that is accepted."""
+    known = witness_file.load(path)
     if len(known.stored) != number:
         raise DataError(
             f"{known.path}: the witness of {len(known.stored)} learners, and the model has "
@@ -389,7 +400,7 @@ class _Certifier(OnePart):
             return super().read(reading, learners)
         data, scans = self._data, [learner.frozen for learner in learners if learner.frozen]
         self._sums = [frozen.scan_sums.emptied() for frozen in scans]
-        if data.held is not None or self._executor is serial:
+        if data.held is not None or self._executor is serial or learners[0].outputs > 1:
             super().read(reading, learners)
         else:
             self._read_on_workers(learners)

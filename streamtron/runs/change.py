@@ -258,12 +258,13 @@ class RowChange(NamedTuple):
         """All shards, in order."""
         return [*(file for file, _ in self.kept), *self.added]
 
-    def remaining(self, pieces: Pieces) -> Pieces:
+    def remaining(self, alphas: Alphas) -> Pieces:
         """Yield the α of the run's rows that stay, by their new numbers."""
-        for numbers, values in pieces:
-            stays = ~np.isin(numbers, self.removed)
-            staying = numbers[stays]
-            yield staying - np.searchsorted(self.removed, staying), values[stays]
+        for numbers, values in alphas.nonzero():
+            rows = numbers // alphas.width
+            stays = ~np.isin(rows, self.removed)
+            less = np.searchsorted(self.removed, rows[stays])
+            yield numbers[stays] - alphas.width * less, values[stays]
 
 
 class EditableRun(NamedTuple):
@@ -388,7 +389,7 @@ class EditableRun(NamedTuple):
                     begin_change(learner, only_more=False)
                     if len(rows.removed):
                         learner.best.discard()  # no scan is to certify what the rows have made
-                staying = [rows.remaining(learner.alphas.nonzero()) for learner in learners]
+                staying = [rows.remaining(learner.alphas) for learner in learners]
                 learners = fitting.train_on_parts(learners, parts, staying)
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
@@ -419,7 +420,8 @@ def _train_here(
             for learner in group:
                 begin_change(learner, only_more=only_more)
                 if len(rows.removed):
-                    replace_alphas(learner, Alphas.of(rows.remaining(learner.alphas.nonzero())))
+                    alphas = learner.alphas
+                    replace_alphas(learner, Alphas.of(rows.remaining(alphas), alphas.width))
             if new is not None:
                 add_rows(new, group, settings, target.manifest.rows, target.call.listen)
             if any(learner.finished is None for learner in group):

@@ -91,7 +91,7 @@ def convert(
             reading = replace(reading, index_base=0 if from_0 else 1)
         base = int(reading.index_base)
         shift = -base if not to_text else 0 if of_text else 1 - base
-        style = writer.ShardStyle(to, shift, weights, settings.one_vs_rest)
+        style = writer.ShardStyle(to, shift, weights, settings.many_labels)
         with closing(_read(files, reading, threads)) as batches:
             written = writer.write_shards(batches, place, style, rows_per_shard)
         if not written.rows:

@@ -369,4 +369,6 @@ def _decided(
     kept = {name: recorded.get(name) for name in ("parts", "active_set")}
     kept["multiclass"] = recorded.get("multiclass", many) if classes is None else len(classes) > 2
     new = {name: x for name, x in kept.items() if x is not None and not getattr(settings, name)}
+    if settings.softmax and not (many or kept["multiclass"]):
+        new["loss"] = "log_loss"
     return with_parts(settings.but(**new), data.shards, workers=workers)

@@ -229,7 +229,7 @@ def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> E
     there may be."""
     least = 2 - (settings.multilabel or settings.regression)
     return Expected(
-        most_labels=None if settings.one_vs_rest else MOST_NUMBERS,
+        most_labels=None if settings.many_labels else MOST_NUMBERS,
         classes=classes,
         least_labels=0 if classes is not None else least,
         allow_duplicate=settings.allow_duplicate,

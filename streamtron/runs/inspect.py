@@ -268,9 +268,11 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         raise no_rows(files, reading.share)
     occurring = distinct(np.concatenate(seen))
     manifest = Manifest(tuple(records))
-    several = settings.one_vs_rest or len(table.labels) > 2
-    learners = len(table.labels) if several and not settings.regression else 1
-    size = DataSize(manifest.rows, len(occurring), manifest.nonzeros, by_row)
+    several, classes = settings.many_labels or len(table.labels) > 2, len(table.labels)
+    joint = settings.softmax and several
+    learners = classes if several and not (settings.regression or joint) else 1
+    classes = classes if joint else 1
+    size = DataSize(manifest.rows, len(occurring), manifest.nonzeros, by_row, classes)
     plan = plan_memory(settings, machine, size, learners)
     from_one = int(files[0].format == "libsvm" and not (occurring == 0).any())
     base = from_one if reading.index_base == "auto" else int(reading.index_base)

@@ -127,7 +127,9 @@ class Fitting:
         """Raise a MachineError if the disk of a run has no room for two states: the next one is
         written before the last one goes."""
         data = self.data
+        classes = len(data.labels) if self.settings.softmax else 1
         learners = len(self.candidates) * number_of_learners(self.settings, len(data.labels))
+        learners *= classes
         size = learners * (STATE_ROW * data.rows + STATE_COLUMN * data.columns)
         what = f"{store.path}: its states, of {data.rows:,} rows and {data.columns:,} columns, need"
         needed = max(0, 2 * size - store.state_bytes)
@@ -172,7 +174,7 @@ class Fitting:
 
     def hold_rows(self) -> None:
         """Read all rows into memory, if they fit there."""
-        if fits_in_memory(self.settings, size_of(self.data)):
+        if fits_in_memory(self.settings, size_of(self.data, self.settings)):
             with open_threads(self.call.machine.thread_count):
                 self.data.load()
 
@@ -312,7 +314,8 @@ def prepared(
     ) as data:
         candidates = [decide(settings, data) for settings in candidates]
         learners = len(candidates) * number_of_learners(candidates[0], len(data.labels))
-        plan = plan_memory(candidates[0], call.machine, size_of(data), learners)
+        size = size_of(data, candidates[0])
+        plan = plan_memory(candidates[0], call.machine, size, learners)
         plan.check(candidates[0])
         candidates = [settings.but(active_set=plan.active_set) for settings in candidates]
         yield Fitting(call, data, candidates, plan.at_once, call.seconds)

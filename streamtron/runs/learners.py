@@ -1,4 +1,5 @@
-"""Train the learners of a problem: one for two classes, else one a class against the rest.
+"""Train the learners of a problem: one for two classes or softmax, else one a class against the
+rest.
 
 Learners that fit in memory together train on the same readings, others in groups, one group after
 another, which are decided before training. What a learner finds is the same.
@@ -7,6 +8,9 @@ another, which are decided before training. What a learner finds is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.errors import DataError, SettingsError
@@ -25,14 +29,20 @@ ClassWeights = Mapping[Label, float]
 
 
 def make_learners(data: Data, settings: Settings) -> list[Learner]:
-    """Make the learners of a problem: one for two classes or numbers, else one for each of the
-    data's ``labels``, in their order."""
-    weights, columns = class_weights(settings, data), data.columns
+    """Make the learners of a problem: one for two classes, numbers or softmax, else one for each of
+    the data's ``labels``, in their order."""
+    weights = class_weights(settings, data)
+    columns = vector_length(settings, data.columns, len(data.labels))
     labels: Sequence[Label | None] = data.labels if settings.one_vs_rest else [None]
     return [
         Learner(settings, columns, data.facts, data.labels, against_rest(weights, label), label)
         for label in labels
     ]
+
+
+def vector_length(settings: Settings, columns: int, classes: int) -> int:
+    """Return how many weights a learner has, its bias not counted; see ``solver.softmax``."""
+    return classes * (columns + 1) - 1 if settings.softmax else columns
 
 
 def number_of_learners(settings: Settings, classes: int) -> int:
@@ -152,8 +162,30 @@ def restore_finished(
     return state.learners(make)
 
 
+def codes_in_order(labels: Sequence[Label]) -> list[int]:
+    """Return the codes of labels in the order of the model's classes.
+
+    >>> codes_in_order(["b", "c", "a"])
+    [2, 0, 1]
+    """
+    return sorted(range(len(labels)), key=labels.__getitem__)
+
+
+def weights_of(
+    learners: Sequence[Learner], labels: Sequence[Label]
+) -> list[tuple[Learner, NDArray[np.float64], float]]:
+    """Return the best weights and bias of every direction of a model, and the learner of them."""
+    if learners[0].outputs == 1:
+        return [(learner, learner.best.w, learner.best.bias) for learner in learners]
+    [learner] = learners
+    classes = learner.best.augmented.reshape(learner.outputs, -1)
+    in_order = classes[codes_in_order(labels)]
+    return [(learner, v[:-1], float(v[-1])) for v in in_order]
+
+
 def in_order(learners: Sequence[Learner], labels: list[Label], settings: Settings) -> list[Learner]:
-    """Return the learners in the order of the model's classes; ``labels`` in the order of codes."""
+    """Return the learners in the order of the model's classes, of softmax its only one; ``labels``
+    in the order of codes."""
     if not settings.one_vs_rest:
         return list(learners)
     if len(learners) != len(labels):

@@ -58,6 +58,9 @@ SHARED_ROW_BYTES = 9
 SOLVER_SHARE = 1 / 6
 """Margins, slacks, costs and α of the rows held, as a part of the active set."""
 
+CLASS_BYTES = 8 * 8
+"""A row held and a class of softmax: margins, shares, what a product makes of them, and α."""
+
 ALPHA_BYTES = 4
 """A row, for every learner: its dual variable, a float32; of more than IN_MEMORY rows in a file."""
 
@@ -76,12 +79,14 @@ Needs = dict[str, int]
 
 
 class DataSize(NamedTuple):
-    """Rows, columns that occur, and nonzeros of data; ``by_row`` : see ``core.rows.Rows``."""
+    """Rows, columns that occur, and nonzeros of data; ``by_row`` : see ``core.rows.Rows``;
+    ``classes`` : of softmax, else 1."""
 
     rows: int
     columns: int
     nonzeros: int
     by_row: bool = False
+    classes: int = 1
 
     @property
     def row_bytes(self) -> int:
@@ -89,9 +94,10 @@ class DataSize(NamedTuple):
         return int(row_bytes(self.nonzeros, self.rows, by_row=self.by_row))
 
 
-def size_of(data: Dataset | MemoryData) -> DataSize:
-    """Return the size of a data set."""
-    return DataSize(data.rows, data.columns, data.nonzeros, data.facts.by_row)
+def size_of(data: Dataset | MemoryData, settings: Settings) -> DataSize:
+    """Return the size of a data set, and of its problem."""
+    classes = len(data.labels) if settings.softmax else 1
+    return DataSize(data.rows, data.columns, data.nonzeros, data.facts.by_row, classes)
 
 
 def fits_in_memory(settings: Settings, size: DataSize) -> bool:
@@ -110,7 +116,8 @@ def memory_needed(
     >>> [size // 10**6 for size in needs.values()]
     [236, 120, 4, 104, 17, 26, 16, 0, 0]
     """
-    rows, columns, nonzeros, _ = size
+    rows, columns, nonzeros, _, classes = size
+    columns *= classes
     holds_all = fits_in_memory(settings, size)
     solving = min(learners, threads)
     training = max(
@@ -126,12 +133,15 @@ def memory_needed(
     active = rows_held * (1 if holds_all else learners)
     if holds_all:
         active += SHARED_ROW_BYTES * rows * (learners - 1)
-    alphas = ALPHA_BYTES * learners * (rows if rows <= IN_MEMORY else 0)
-    head, outside = HEAD_BYTES * min(columns + 1, HEAD) ** 2, min(columns + 1, HEAD)
-    sums = 0
+    alphas = ALPHA_BYTES * learners * classes * (rows if rows * classes <= IN_MEMORY else 0)
+    outside, sums, margins = min(size.columns + 1, HEAD), 0, int(SOLVER_SHARE * rows_held)
+    head = HEAD_BYTES * outside**2 * classes
     if threads > learners == 1:  # threads that share a sum have one each, see BlockSums
         largest = BLOCKS * max(columns + 1, outside**2)
         sums = 8 * min(largest, int(GATHERED * nonzeros * rows_held / max(size.row_bytes, 1)))
+    if classes > 1:
+        margins += CLASS_BYTES * classes * (rows * rows_held // max(size.row_bytes, 1))
+        outside = 0
     newton, held = "Newton's rows inside the margin", int(GATHERED * rows_held) * solving + sums
     if settings.ratio:
         newton, held = "the rows by columns", rows_held * solving
@@ -139,10 +149,10 @@ def memory_needed(
         head = OUTSIDE_BYTES * outside**2
     return {
         "interpreter and libraries": INTERPRETER_BYTES,
-        f"weights ({weights // max(columns, 1)} bytes a column)": weights,
-        f"dual variables ({ALPHA_BYTES * learners} bytes a row)": alphas,
+        f"weights ({weights // max(size.columns, 1)} bytes a column)": weights,
+        f"dual variables ({ALPHA_BYTES * learners * classes} bytes a row)": alphas,
         "active set": active,
-        "solver's margins and slacks": int(SOLVER_SHARE * rows_held) * solving,
+        "solver's margins and slacks": margins * solving,
         newton: held,
         "Newton's head block": head * solving,
         "rows outside memory": 0 if holds_all else OUTSIDE_BYTES * outside**2 * learners,

@@ -105,7 +105,7 @@ def open_part(plan: PartPlan, scans: Scans) -> Part:
     how = Preparing(plan.cache_dir, plan.threads)
     data = Dataset.prepare(plan.shards, plan.reading, how, expected, plan.numbers)
     data.facts = plan.facts
-    if fits_in_memory(plan.settings, size_of(data)):
+    if fits_in_memory(plan.settings, size_of(data, plan.settings)):
         with open_threads(plan.threads):
             data.load()
     part = Part(data, make_learners(data, plan.settings), plan.path)

@@ -25,7 +25,7 @@ from streamtron.model.display import joint_certificate
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.validation import stored_weights
 from streamtron.runs import witness as witness_file
-from streamtron.runs.learners import TIME_LIMIT, in_order
+from streamtron.runs.learners import TIME_LIMIT, in_order, weights_of
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import ENDS, PHASES
@@ -114,7 +114,7 @@ def build_outcome(
         report["nonzero_weights"] = model.sparse_weights.nnz
     if deleted:
         report["forgotten_rows"] = excluded["rows_excluded"]
-    if isinstance(model.bias, float):
+    if "learners" not in model.certificate:
         report |= reports[0]
     else:
         report["certificate"] = {**(model.certificate or {}), **excluded}
@@ -122,8 +122,8 @@ def build_outcome(
         report["learners"] = [
             {"label": label, **entry} for label, entry in zip(model.classes, reports, strict=True)
         ]
-    alphas = tuple(learner.alphas for learner in learners)
-    return Outcome(model, report, alphas, manifest, deleted)
+    alphas = witness_file.alphas_of(learners, data.labels)
+    return Outcome(model, report, tuple(alphas), manifest, deleted)
 
 
 def deletions_of(shards: Iterable[ShardFile]) -> tuple[Deletions, ...]:
@@ -143,21 +143,23 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
     """Return ±1, the factor of a learner's weights in the model.
 
     The model's positive class is the larger of two, the learner's is the first one met."""
-    return -1.0 if not settings.one_vs_rest and labels and labels[0] == classes[0] else 1.0
+    two = not (settings.one_vs_rest or settings.softmax)
+    return -1.0 if two and labels and labels[0] == classes[0] else 1.0
 
 
 def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> LinearModel:
     """Make the model of learners, in the columns' own numbers, the base taken off."""
     return_memory()
     classes = tuple(sorted(data.labels))
-    two = len(learners) == 1 and not settings.multilabel
+    single = len(learners) == 1 and not settings.multilabel
+    directions = weights_of(learners, data.labels)
     sign = sign_of_learner(data.labels, classes, settings)
     base = data.index_base
     numbers = data.numbers - np.uint32(base)
-    kept = [_nonzero(learner, numbers) for learner in learners]
+    kept = [_nonzero(w, numbers) for _, w, _ in directions]
     certificates = [certificate_of(learner) for learner in learners]
     values = np.concatenate(
-        [sign * learner.best.w[ranks] for learner, ranks in zip(learners, kept, strict=True)]
+        [sign * w[ranks] for (_, w, _), ranks in zip(directions, kept, strict=True)]
     )
     of_learners, offsets = list(map(_ball, learners, certificates, kept)), None
     balls = [ball for ball in of_learners if ball is not None]
@@ -166,19 +168,19 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
         for learner, proven, (_, ball) in zip(learners, certificates, balls, strict=True):
             proven["ball"] = {**ball, "bias": sign * learner.augmentation * ball["bias"]}
     starts = np.cumsum([0, *map(len, kept)])
-    bias = np.array([sign * learner.augmentation * learner.best.bias for learner in learners])
-    bias += [learner.targets.center for learner in learners]
+    bias = np.array([sign * learner.augmentation * of_rho for learner, _, of_rho in directions])
+    bias += [learner.targets.center for learner, *_ in directions]
     transformer = data.reading.transformer
     width = transformer.width if transformer else max(data.width - base, 0)
     return LinearModel(
         weights=stored_weights(
             values, np.concatenate([numbers[ranks] for ranks in kept]), starts, width
         ),
-        bias=float(bias[0]) if two else bias,
+        bias=float(bias[0]) if single and len(bias) == 1 else bias,
         classes=classes,
         # the vocabulary is in the reader's contract; the path of its file is not stored
         settings=settings.but(vocabulary=None).to_dict(),
-        certificate=certificates[0] if two else joint_certificate(certificates),
+        certificate=certificates[0] if single else joint_certificate(certificates),
         reading={
             **replace(data.reading, multiclass=settings.multiclass).contract(),
             "index_base": base,
@@ -188,9 +190,9 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
     )
 
 
-def _nonzero(learner: Learner, numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _nonzero(w: NDArray[np.float64], numbers: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the ranks of the columns that have a weight, by rising column numbers."""
-    ranks = np.flatnonzero(learner.best.w[: len(numbers)]).astype(np.uint32)
+    ranks = np.flatnonzero(w[: len(numbers)]).astype(np.uint32)
     return ranks[np.argsort(numbers[ranks], kind="stable")]
 
 
@@ -202,7 +204,7 @@ def _ball(
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner that has
     weights in the columns of ``ranks``; None if its last scan has not summed the weights of its
     dual point."""
-    if learner.frozen is None or not proven["primal_objective"]:
+    if learner.frozen is None or not proven["primal_objective"] or learner.outputs > 1:
         return None
     sums = learner.frozen.scan_sums
     dual, rounding = dual_of(sums)[0], dual_weights_off(sums)

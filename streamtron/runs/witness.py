@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged
-from streamtron.core.rows import NO_FACTS
+from streamtron.core.rows import NO_FACTS, Label
 from streamtron.core.sealed import Stored, Streamed, open_sealed, write_sealed
 from streamtron.data import Manifest, deletions
 from streamtron.data.deletions import Deletions
-from streamtron.runs.learners import in_order, restore_finished
+from streamtron.runs.learners import codes_in_order, in_order, restore_finished
 from streamtron.runs.parts import take_saved_alphas
 from streamtron.runs.store import Store
 from streamtron.solver.alphas import Alphas, check_gaps
+from streamtron.solver.learner import Learner
 
 FORMAT_VERSION = 3
 
@@ -88,10 +89,10 @@ class Witness(NamedTuple):
                 )
         return order
 
-    def alphas(self, learner: int, order: Sequence[int]) -> Alphas:
-        """Read the α of a learner, with the rows numbered in this order of the shards. FileDamaged:
-        they are those of no run."""
-        rows = np.array(self.shard_rows, dtype=np.int64)
+    def alphas(self, learner: int, order: Sequence[int], width: int = 1) -> Alphas:
+        """Read the α of a learner, ``width`` a row, with the rows numbered in this order of the
+        shards. FileDamaged: they are those of no run."""
+        rows = width * np.array(self.shard_rows, dtype=np.int64)
         ends, moved = np.cumsum(rows), np.zeros(len(rows), dtype=np.int64)
         moved[order] = np.cumsum(rows[order]) - rows[order]
         moved -= ends - rows
@@ -110,6 +111,7 @@ class Witness(NamedTuple):
                 result.put(numbers + moved[np.searchsorted(ends, numbers, side="right")], values)
         except ValueError as error:
             raise _damaged(self.path, error) from error
+        result.width = width
         return result
 
 
@@ -129,6 +131,13 @@ def save(
     write_sealed(path, content, tensors)
 
 
+def alphas_of(learners: Sequence[Learner], labels: Sequence[Label]) -> list[Alphas]:
+    """Return the α of every learner; of softmax in the order of the model's classes."""
+    if learners[0].outputs == 1:
+        return [learner.alphas for learner in learners]
+    return [learners[0].alphas.reordered(codes_in_order(labels))]
+
+
 def export(store: Store, path: str | os.PathLike[str]) -> None:
     """Write the witness of a run that has ended, as its last state has the α."""
     settings, saved = Settings.from_dict(store.settings), store.state()
@@ -137,7 +146,7 @@ def export(store: Store, path: str | os.PathLike[str]) -> None:
     learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
     if settings.parts is not None:
         take_saved_alphas(store.parts, settings, learners)
-    alphas = [learner.alphas for learner in in_order(learners, saved.labels, settings)]
+    alphas = alphas_of(in_order(learners, saved.labels, settings), saved.labels)
     save(path, alphas, store.manifest, store.forgotten)
 
 

@@ -38,7 +38,8 @@ Pieces = Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 class Alphas:
     """α_k of every row, by row number; 0 where none has been set; below 0 only where labels are
-    numbers.
+    numbers. With a ``width`` K > 1, of softmax, a row k has K of them: taken and put are arrays of
+    shape (rows, K), while ``nonzero`` and all that is saved number them k K + j.
 
     >>> alphas = Alphas()
     >>> alphas.put(np.array([7, 9]), np.array([0.5, 2.0], dtype=np.float32))
@@ -46,38 +47,40 @@ class Alphas:
     [2.0, 0.0, 0.5]
     """
 
-    def __init__(self) -> None:
-        self._values = np.zeros(0, dtype=np.float32)
+    width = 1
 
-    def _reach(self, rows: int) -> None:
-        """Have room for rows 0 … ``rows`` − 1."""
-        if rows > len(self._values):
-            values = _zeros(max(rows, min(2 * len(self._values), MOST_ROWS)))
+    def __init__(self, width: int = 1) -> None:
+        self.width, self._values = width, np.zeros(0, dtype=np.float32)
+
+    def _reach(self, rows: int) -> NDArray[np.float32]:
+        """Return the α of rows 0 … ``rows`` − 1 or more, in place."""
+        size, width = rows * self.width, self.width
+        if size > len(self._values):
+            values = _zeros(max(size, min(2 * len(self._values), MOST_ROWS)))
             values[: len(self._values)] = self._values
             self._values = values
+        if width == 1:
+            return self._values
+        return self._values[: len(self._values) // width * width].reshape(-1, width)
 
     def take(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """α of rows, shape of ``numbers``: row numbers ≥ 0 in any order."""
-        self._reach(int(numbers.max(initial=-1)) + 1)
-        return self._values[numbers]
+        return self._reach(int(numbers.max(initial=-1)) + 1)[numbers]
 
     def take_ranges(self, ranges: Ranges) -> NDArray[np.float32]:
         """α of the rows in half-open ranges, one behind the other."""
-        self._reach(max((last for _, last in ranges), default=0))
-        parts = [self._values[first:last] for first, last in ranges]
-        return np.concatenate([np.zeros(0, np.float32), *parts])
+        values = self._reach(max((last for _, last in ranges), default=0))
+        return np.concatenate([values[:0], *(values[first:last] for first, last in ranges)])
 
     def put(self, numbers: NDArray[np.int64], values: NDArray[np.float32]) -> None:
         """Set α of rows, each row named once."""
-        self._reach(int(numbers.max(initial=-1)) + 1)
-        self._values[numbers] = values
+        self._reach(int(numbers.max(initial=-1)) + 1)[numbers] = values
 
     def put_ranges(self, ranges: Ranges, values: NDArray[np.float32]) -> None:
         """Set α of the rows in half-open ranges that do not overlap, one behind the other."""
-        self._reach(max((last for _, last in ranges), default=0))
-        done = 0
+        rows, done = self._reach(max((last for _, last in ranges), default=0)), 0
         for first, last in ranges:
-            self._values[first:last] = values[done : done + last - first]
+            rows[first:last] = values[done : done + last - first]
             done += last - first
 
     def change(self, change: Callable[[NDArray[np.float32]], NDArray[Any]]) -> None:
@@ -111,11 +114,20 @@ class Alphas:
         return Streamed(kinds[0], length, gaps), Streamed(kinds[1], length, values)
 
     @classmethod
-    def of(cls, pieces: Pieces) -> Alphas:
+    def of(cls, pieces: Pieces, width: int = 1) -> Alphas:
         """The α of pieces, in memory."""
         result = cls()
         for numbers, values in pieces:
             result.put(numbers, values)
+        result.width = width
+        return result
+
+    def reordered(self, classes: Sequence[int]) -> Alphas:
+        """Return the α of every row in another order of the classes."""
+        result, rows = Alphas(self.width), -(-len(self._values) // self.width)
+        for start in range(0, rows, PIECE):
+            numbers = np.arange(start, min(rows, start + PIECE))
+            result.put(numbers, self.take(numbers)[:, classes])
         return result
 
     @classmethod

@@ -165,6 +165,7 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
         expansion = _made(Expansion, saved["expansion"])
         _like(long, expansion.v)
     alphas = Alphas.of_gaps(*saved["alphas"])
+    alphas.width = learner.outputs
     vars(learner).update(
         alphas=alphas, best=best, progress=progress, frozen=frozen, expansion=expansion
     )

@@ -76,7 +76,7 @@ Minimise = Callable[[Learner, Outside, float], Rounds[tuple[NDArray[np.float64],
 def worthwhile(learner: Learner, rows: int, nonzeros: int) -> bool:
     """Whether a quadratic of all columns costs no more than a head may, on so many rows."""
     settings = learner.settings
-    if learner.loss.zone:
+    if learner.loss.zone or learner.loss.softmax:
         return False
     if settings.ratio and settings.parts:
         return False  # of a 1-norm a scan proves the dual point of the quadratic of all rows

@@ -20,7 +20,9 @@ from streamtron.core.executor import Wanted
 from streamtron.core.losses import Domain, Loss
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
+from streamtron.solver.hessian import Hessian, Outside, Preconditioner
 from streamtron.solver.row_store import HeldRows
+from streamtron.solver.targets import to_alphas
 from streamtron.solver.weights import DualPoint
 
 Vector = NDArray[np.float64]
@@ -130,6 +132,14 @@ class HeldLoss:
     def curvatures(self, margins: Vector) -> Vector:
         """Return f_i = C_i φ''(z_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
         return self.cost * losses.curvatures(self.loss, self._places(margins), self.t)
+
+    def hessian(self, columns: int, outside: Outside | None = None) -> Hessian:
+        """Return the Hessian of P in so many columns, of the rows held and those ``outside``."""
+        return Preconditioner(self.held.rows, self.rho, columns, outside)
+
+    def rounded(self, alpha: Vector) -> NDArray[np.float32]:
+        """Return α as they are kept."""
+        return to_alphas(alpha, self.domain)
 
     def smoothing(self, margins: Vector) -> tuple[float, float]:
         """Return what P of the hinge is above that of the smooth loss in its place; and what its

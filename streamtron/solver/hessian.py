@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,6 +167,23 @@ class Head:
             kernels.solve_factorised(self._factor, solution)
             image[self.columns] = solution
         return image
+
+
+class Hessian(Protocol):
+    """H of P on rows in memory, and about its inverse; see ``Preconditioner``."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the inverse is exact but for rounding."""
+
+    def update(self, factors: Vector) -> None:
+        """Take H of other curvatures, see ``HeldLoss.curvatures``."""
+
+    def product(self, v: Vector) -> Vector:
+        """Return H v."""
+
+    def solve(self, residual: Vector) -> Vector:
+        """Return about H⁻¹ r."""
 
 
 class Preconditioner:

@@ -45,10 +45,10 @@ class Memory(StrEnum):
 
 
 class Learner:
-    """The state of one two-class problem, or of one of numbers.
+    """The state of one two-class problem, of one of numbers, or of softmax.
 
-    ``columns`` : of the weights. ``facts`` : of all rows. ``labels``,
-    ``class_weights``, ``positive`` : see ``TargetRule``.
+    ``columns`` : of the weights; of softmax K (columns + 1) − 1, see ``solver.softmax``.
+    ``facts`` : of all rows. ``labels``, ``class_weights``, ``positive`` : see ``TargetRule``.
     """
 
     def __init__(
@@ -61,14 +61,21 @@ class Learner:
         positive: Label | None = None,
     ) -> None:
         self.settings, self.facts = settings, facts
+        self.outputs = len(labels) if settings.softmax else 1  # dual variables of a row
         self.augmentation = settings.augmentation  # the constant feature of the bias
         center = facts.mean if loss_of(settings).residual and settings.free else 0.0
         self.targets = TargetRule(
-            settings.price, labels, class_weights, positive, center, self.augmentation
+            settings.price,
+            labels,
+            class_weights,
+            positive,
+            center,
+            self.augmentation,
+            by_class=settings.softmax,
         )
         self.active = ActiveSet(settings.active_set_bytes)
         self.running = WeightState(columns)  # v = Σ α_k l_k (x_k, ρ)
-        self.alphas = Alphas()
+        self.alphas = Alphas(self.outputs)
         self.best = BestWeights(np.zeros(columns))
         self.progress = Progress()
         self.memory = Memory.WORKING_SET
@@ -311,6 +318,12 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
 def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
     """Number the columns of a finished learner anew. ``places`` : of each column its new number;
     −1: no row has it any more. ``columns`` : how many there are now."""
+    if (number := learner.outputs) > 1:  # each class has as many, and a bias behind them
+        classes = [
+            np.append(np.where(places < 0, -1, places + j * (columns + 1)), (j + 1) * columns + j)
+            for j in range(number)
+        ]
+        places, columns = np.concatenate(classes)[:-1], number * (columns + 1) - 1
     kept = np.flatnonzero(places >= 0)
 
     def numbered(w: Vector) -> Vector:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive
-from streamtron.solver.hessian import Outside, Preconditioner
+from streamtron.solver.hessian import Outside
 
 STEPS = 100
 """Newton steps of one call at most; ten are usual."""
@@ -217,7 +217,7 @@ class HeldObjective(Objective[Vector]):
     def __init__(self, held: HeldLoss, center: Vector, outside: Outside | None = None) -> None:
         super().__init__(center, held.loss.zone, outside)
         self._held = held
-        self._hessian = Preconditioner(held.held.rows, held.rho, len(center) - 1, outside)
+        self._hessian = held.hessian(len(center) - 1, outside)
         self._stale = False  # whether the Hessian is that of another point
 
     def approach(self, v: Vector, zone: float) -> Rounds[None]:

@@ -46,19 +46,29 @@ class EarlierData:
         """Take the last scan and the weights of a finished learner. ``numbers`` : of each of its
         columns the number among all ``columns``; ``sign`` = −1 makes the other class positive."""
         assert learner.frozen is not None
-        sums, best = learner.frozen.scan_sums, learner.best
+        sums, labels, number = learner.frozen.scan_sums, learner.targets.labels, learner.outputs
+        order = sorted(range(number), key=labels.__getitem__) if number > 1 else [0]
         sums.fold()
-        sums.sums[[kernels.DUAL_BIAS, kernels.DUAL_BIAS + 1]] *= sign
-        average, fresh = np.zeros(columns + 1), np.zeros(columns)
-        average[numbers], average[-1] = sign * best.w, sign * best.bias
-        fresh[numbers] = sign * sums.fresh
-        sums.fresh = fresh
-        return cls(sums, average + 0.0, learner.augmentation)  # no −0
+
+        def widened(v: NDArray[np.float64]) -> NDArray[np.float64]:
+            wide = np.zeros((number, columns + 1))
+            wide[:, [*numbers, columns]] = sign * v.reshape(number, -1)[order]
+            return wide.ravel()
+
+        of_all, bias = widened(np.append(sums.fresh, sums.dual_bias)), kernels.DUAL_BIAS
+        sums.fresh = of_all[:-1]
+        sums.sums[[bias, bias + 1]] *= sign
+        if number > 1:  # it may be that of another class
+            sums.sums[[bias, bias + 1]] = of_all[-1], 0.0
+        return cls(sums, widened(learner.best.augmented) + 0.0, learner.augmentation)  # no −0
 
     @property
     def dual(self) -> float:
-        """A lower bound of P* over all the rows so far, which is at most P(0) = φ(0) Σ C_k."""
+        """A lower bound of P* over all the rows so far; where the bias is not penalised by that P*
+        is at most P(0) = φ(0) Σ C_k."""
         sums, rounding = self.scan_sums, FEW + self.rows * kernels.UNIT_ROUNDOFF
+        if not sums.free:
+            return dual_of(sums)[0]
         cost = float(sums.sums[kernels.COSTS]) * (1.0 + rounding)
         return dual_of(sums, float(values(sums.loss, np.zeros(1))[0]) * cost, 0.0)[0]
 
@@ -82,13 +92,17 @@ class EarlierData:
         )
         if not targets.signs.any():
             return
-        sums, alphas, running = self.scan_sums, np.zeros(len(active), np.float32), WeightState(0)
+        sums, running, shape = self.scan_sums, WeightState(0), (len(active), learner.outputs)
+        alphas = np.zeros(shape if learner.outputs > 1 else len(active), np.float32)
         running.settle(sums.fresh.copy(), sums.dual_bias, sums.gains)
         turns = map(partial(Turn, settings.seed, self.calls), count())
         how = learner.loss, self.rho, turns.__next__
         problem = Subproblem(active, alphas, running, *how, whole=False)
         target, limit = max(0.1 * settings.tol, ROUNDING_GAP), mini_epoch_limit(settings)
-        best = solve(problem, target, limit, newton_only=settings.free).v
+        if learner.loss.softmax:
+            best = problem.solved_by_newton(running.augmented, target).v
+        else:
+            best = solve(problem, target, limit, newton_only=settings.free).v
         assert best is not None
         scan = Frozen(np.zeros(len(sums.fresh)), 0.0)  # sums v, and bounds the rounding
         scan.scan_sums = sums

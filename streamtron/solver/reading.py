@@ -140,8 +140,9 @@ def visit_rows(
         few_columns.take_rows(learner, chunk.rows, targets)
         return
     alphas = learner.alphas.take_ranges(chunk.ranges)
-    if learner.settings.ratio:  # a block is solved at once
-        marks = proximal.rows_that_matter(learner, chunk.rows, targets) | (alphas > 0)
+    if learner.settings.ratio or learner.loss.softmax:  # a block is solved at once
+        marks = proximal.rows_that_matter(learner, chunk.rows, targets)
+        marks |= (alphas > 0).reshape(len(marks), -1).any(axis=1)
         yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
     moved, running = np.zeros(len(alphas), dtype=np.uint8), learner.running
@@ -198,6 +199,9 @@ def solve_in_memory(learner: Learner) -> Solve:
     problem = _problem(learner, alphas, whole=not blocks)
     if settings.ratio:
         solution = proximal.solve_held(learner, problem, known)
+    elif learner.loss.softmax:
+        start = learner.running if known is None else known
+        solution = problem.solved_by_newton(start.augmented, worthwhile_gap(learner))
     else:
         best = None if known is None else known.augmented
         how = {"exact": settings.free, "newton_only": learner.loose_bias}
@@ -218,7 +222,8 @@ def _visit_buffer(learner: Learner) -> bool:
     """Visit the rows in memory again while it pays; return whether that is all that is to be done
     with them, and Newton's method has not to go on."""
     active, progress = learner.active, learner.progress
-    if learner.settings.ratio or learner.loose_bias or progress.crawls:
+    by_newton = learner.settings.ratio or learner.loss.softmax
+    if by_newton or learner.loose_bias or progress.crawls:
         return False
     alphas = learner.alphas.take(active.numbers)
     problem = _problem(learner, alphas, whole=True)
@@ -234,7 +239,7 @@ def start_from_slacks(learner: Learner) -> None:
     assert learner.frozen is not None
     certify(learner, learner.frozen)
     if learner.certificate is None or not learner.certificate.dual:
-        replace_alphas(learner, Alphas())
+        replace_alphas(learner, Alphas(learner.outputs))
         learner.best.discard()
     drive(solve_in_memory(learner))
 

@@ -17,6 +17,7 @@ from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
+from streamtron.solver.softmax import scan_classes
 from streamtron.solver.targets import Targets, to_alphas
 
 COLUMN_PARTS = 3
@@ -71,6 +72,8 @@ class Frozen:
         marked = np.zeros(len(alphas), dtype=np.uint8)
         scan_sums = self.scan_sums
         scan_sums.unfold()
+        if scan_sums.loss.softmax:
+            return scan_classes(scan_sums, self.augmented, rows, targets, alphas, rho)
         scan = partial(
             kernels.scan,
             rows,

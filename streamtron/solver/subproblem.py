@@ -16,7 +16,8 @@ from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import HeldRows
-from streamtron.solver.targets import to_alphas
+from streamtron.solver.softmax import HeldClasses
+from streamtron.solver.targets import to_table
 from streamtron.solver.weights import DualPoint, WeightState, visit
 
 RELAXATION = 1.25
@@ -76,6 +77,8 @@ class Subproblem:
         self.moved = np.zeros(len(active), dtype=np.uint8)
         self.newton_steps = self.visited = 0
         self.loss, self._turns = HeldLoss(loss, active, rho), turns
+        if loss.softmax:
+            self.loss = HeldClasses(loss, active, rho, alphas.shape[1])
         self.targets = active.targets
         self.whole, self._earned = whole, 0.0
         self.remainder = DualPoint(np.zeros(len(running.w) + 1), 0.0)
@@ -125,9 +128,23 @@ class Subproblem:
         self.newton_steps += best.steps
         return best.v, loss.alpha(best.known)
 
+    def solved_by_newton(self, start: Vector, precision: float) -> Solution:
+        """Take the best v, from augmented weights on, and its α, without any visit: of a block a
+        part of the way to these, or none, if D falls."""
+        alphas, objective = self.alphas.copy(), self.objective
+        v, alpha = self.minimise(start, precision)
+        solved = self.loss.rounded(alpha)
+        self.set_alphas(solved)
+        for length in (0.5, 0.25, 0.0):
+            if self.whole or self.objective >= objective:
+                break
+            way = alphas + length * (solved.astype(np.float64) - alphas)
+            self.set_alphas(to_table(way.T, self.loss.cost))
+        return Solution(v, newton_steps=self.newton_steps)
+
     def take_alpha(self, alpha: Vector) -> None:
         """Take these α, rounded, and v of them."""
-        self.set_alphas(to_alphas(alpha, self.loss.domain))
+        self.set_alphas(self.loss.rounded(alpha))
 
     def set_alphas(self, alphas: NDArray[np.float32]) -> None:
         """Take these α, and v of them."""

@@ -34,10 +34,45 @@ def to_alphas(alpha: NDArray[np.float64], domain: Domain) -> NDArray[np.float32]
     return rounded
 
 
+SURE = 2.0**-30
+"""See ``to_table``."""
+
+Table = NDArray[np.float32]
+"""α_kj of rows of softmax, shape (rows, K); 0 where j is the row's class."""
+
+
+def to_table(others: NDArray[np.float64], costs: NDArray[np.float64]) -> Table:
+    """Return the α of all classes but the row's as float32, shape (rows, K), made less where their
+    sum may be above C_k: by rounding, it is not certain below (1 − SURE) C_k. ``others`` : of shape
+    (K, rows), 0 of the row's class.
+
+    >>> to_table(np.array([[0.0], [0.25], [0.75]]), np.ones(1)).tolist()
+    [[0.0, 0.24999988079071045, 0.7499996423721313]]
+    """
+    table = np.ascontiguousarray(others.T, dtype=np.float32)
+    total = sums_of_others(table)
+    over = np.flatnonzero(total > (1.0 - SURE) * costs)
+    factors = (1.0 - 2.0**-21) * costs[over] / total[over]
+    table[over] = table[over] * factors[:, None]
+    return table
+
+
+def sums_of_others(table: Table) -> NDArray[np.float64]:
+    """Return Σ_{j≠y} α_kj, summed from the first class to the last, shape (rows,)."""
+    total = np.zeros(len(table))
+    for alphas in table.T:
+        total += alphas
+    return total
+
+
 def cut_alphas(alphas: NDArray[np.float32], targets: Targets, loss: Loss) -> bool:
     """Cut the α of a chunk, in place, to the most that C_k allows, which an update makes less where
     class weights are balanced; return whether any was above."""
-    cut = to_alphas(alphas.astype(np.float64), domain(loss, targets.costs, targets.t))
+    exact = alphas.astype(np.float64)
+    if loss.softmax:
+        cut = to_table(exact.T, targets.costs)
+    else:
+        cut = to_alphas(exact, domain(loss, targets.costs, targets.t))
     above = cut != alphas
     alphas[above] = cut[above]
     return bool(above.any())
@@ -58,7 +93,7 @@ def relaxed(
 class Targets:
     """Of every row of a chunk: its number in the whole data (int64), l_k (int8; 0 = left out,
     weight 0), C_k (0 where that is; ∞ at Δ = 0) and ‖x_k‖² (float64); where labels are numbers t_k
-    (float64), and l_k is 1."""
+    (float64), and l_k is 1; of softmax t_k is the code of the class."""
 
     numbers: NDArray[np.int64]
     signs: NDArray[np.int8]
@@ -122,6 +157,7 @@ class TargetRule:
         None = the first one.
     center : is taken off labels that are numbers: the bias is less by it.
     rho : the feature of the bias: where it and Δ are 0, a row without features is refused.
+    by_class : whether t_k is the code of the label, and l_k is 1.
     """
 
     price: float
@@ -130,6 +166,7 @@ class TargetRule:
     positive: Label | None
     center: float = 0.0
     rho: float = 1.0
+    by_class: bool = False
 
     def sq_radius(self, facts: Facts) -> float:
         """Return a bound on R² = max (‖x_k‖² + ρ² + Δ_k²), from the facts of all rows."""
@@ -153,6 +190,8 @@ class TargetRule:
             self._check_prices(chunk, weights, costs)
         if self.price == math.inf and self.rho == 0.0:
             _check_features(chunk, signs)
+        if self.by_class:
+            return Targets(chunk.numbers, signs, costs, chunk.squares, chunk.codes.astype(float))
         if chunk.codes.dtype != np.float64:
             return Targets(chunk.numbers, signs, costs, chunk.squares)
         _check_sizes(chunk, signs)
@@ -180,8 +219,9 @@ class TargetRule:
             )
 
     def _signs(self, chunk: Chunk) -> NDArray[np.int8]:
-        """+1 for the rows that have the positive label, -1 for the others; 1 for all of numbers."""
-        if chunk.codes.dtype == np.float64:
+        """+1 for the rows that have the positive label, -1 for the others; 1 for all of numbers and
+        of softmax."""
+        if self.by_class or chunk.codes.dtype == np.float64:
             return np.ones(len(chunk), np.int8)
         plus = 0
         if self.positive is not None:

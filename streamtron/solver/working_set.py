@@ -16,7 +16,8 @@ from streamtron.core.text import format_size
 from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner, Memory, enter, hold_rows
 from streamtron.solver.row_store import fitting
-from streamtron.solver.targets import Targets, cut_alphas
+from streamtron.solver.softmax import table_of_slacks
+from streamtron.solver.targets import Targets, cut_alphas, sums_of_others
 
 NEAR = 1.25
 """Rows with y_k·w ≤ NEAR are kept when memory no longer holds all rows: more of them
@@ -52,6 +53,11 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
 def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
     """The α of a chunk's rows: as they are, or made of the slacks, as where columns are few."""
     frozen = learner.frozen
+    if frozen is not None and frozen.from_slacks and learner.loss.softmax:
+        how = learner.augmentation, frozen.augmented, learner.outputs
+        table = table_of_slacks(chunk.rows, targets, *how)
+        learner.alphas.put_ranges(chunk.ranges, table)
+        return table
     if frozen is not None and (frozen.from_slacks or learner.memory == Memory.FEW_COLUMNS):
         return few_columns.scanned_alphas(learner, frozen.augmented, chunk, targets)
     alphas = learner.alphas.take_ranges(chunk.ranges)
@@ -104,7 +110,8 @@ def _keep_some(learner: Learner) -> None:
         learner.active.clear()
         return
     active, rows_before = learner.active, len(learner.active)
-    alphas, loss = learner.alphas.take(active.numbers), learner.loss
+    taken, loss = learner.alphas.take(active.numbers), learner.loss
+    alphas = sums_of_others(taken) if loss.softmax else taken
     sizes = np.abs(alphas).astype(np.float64)
     if not loss.sparse:
         least, most = domain(loss, active.targets.costs, active.targets.t)

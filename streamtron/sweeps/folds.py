@@ -84,7 +84,7 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
 
     Only the first block of each is read now; the rest is checked when all candidates are fitted.
     """
-    many = settings.one_vs_rest
+    many = settings.many_labels
     known, reader = _labels(fold.shards, settings, most=None if many else 2)
     reader = replace(reader, unknown_features="out_of_range", of_text=reader.layout is None)
     labels, _ = _beginning(fold.valid, reader, None if many else 2)
@@ -99,7 +99,7 @@ def _check_alike(fold: Fold, settings: Settings) -> None:
 def with_classes(settings: Settings, paths: list[str]) -> Settings:
     """Return settings that take any number of classes, as a fit does, where the first block has
     more than two; say it."""
-    if settings.regression or settings.one_vs_rest:
+    if settings.regression or settings.many_labels:
         return settings
     try:
         labels, _ = _labels(paths, settings, most=MOST_NUMBERS)
@@ -107,7 +107,8 @@ def with_classes(settings: Settings, paths: list[str]) -> Settings:
         return settings
     if len(labels) <= 2:
         return settings
-    _log.warning("More than two classes: each is trained against the rest, as with --multiclass.")
+    how = "one softmax" if settings.softmax else "each is trained against the rest"
+    _log.warning(f"More than two classes: {how}, as with --multiclass.")
     return settings.but(multiclass=True)
 
 

@@ -403,7 +403,7 @@ def _measured(
         run_dir=run_dir,
     )
     models = [outcome.model for outcome in outcomes]
-    if candidates[0].one_vs_rest and models[0].kind == "two classes":
+    if candidates[0].many_labels and models[0].kind == "two classes":
         first, second = map(label_text, models[0].classes)
         raise DataError(
             f"the rows to fit on have two labels, {first} and {second}, which are one problem and "

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from streamtron.core import text
-from streamtron.core.config import Settings, meets, prices
+from streamtron.core.config import PROBABILITIES, Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.model.certainty import at_least, at_most
@@ -148,8 +148,9 @@ def metrics_of(settings: Settings) -> tuple[str, ...]:
     """Return the names of the metrics of a candidate, first the one that a sweep goes by."""
     if settings.regression:
         return text.METRICS_OF_NUMBERS
-    names = text.METRICS_OF_MANY if settings.one_vs_rest else text.METRICS
-    return (*names, *text.METRICS_OF_PROBABILITIES) if settings.loss == "log_loss" else names
+    names = text.METRICS_OF_MANY if settings.many_labels else text.METRICS
+    probable = settings.loss in PROBABILITIES
+    return (*names, *text.METRICS_OF_PROBABILITIES) if probable else names
 
 
 def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
@@ -163,7 +164,7 @@ def check_metric(metric: str, candidates: Sequence[Settings]) -> None:
             "them one by one."
         )
     if metric not in common:
-        kind = "many classes" if first.one_vs_rest else "two classes"
+        kind = "many classes" if first.many_labels else "two classes"
         kind = "numbers" if first.regression else kind
         names = ", ".join(name for name in metrics_of(first) if name in common)
         raise SettingsError(

@@ -45,7 +45,7 @@ def number_of_stages(settings: Settings, candidates: Sequence[Settings], metric:
         reason = f"needs two stages, as in --stage 1,0.1, and there is one, {settings.stage}"
     elif metric != "accuracy":
         reason = f"compares bounds of the accuracy, and metric is {metric}"
-    elif settings.one_vs_rest:
+    elif settings.many_labels:
         reason = "is for two classes, and multiclass or multilabel is given"
     if reason is not None:
         raise SettingsError(f"two-stage {reason}: leave one of them out.")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import logsumexp
 from sklearn.datasets import load_svmlight_files
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -33,8 +34,9 @@ def least_primal(
     loss: str = "squared_hinge",
     weights: Any = 1.0,
 ) -> float:
-    """min ½(‖w‖² + w_bias²) + Σ C_k φ(m_k) over two classes: LIBLINEAR's; for the logistic loss
-    that of Newton's method, and for the hinge, where LIBLINEAR takes too long, an interior point's.
+    """min ½(‖w‖² + w_bias²) + Σ C_k φ(m_k) over two classes, of softmax over more: LIBLINEAR's; for
+    the logistic loss and softmax that of Newton's method, and for the hinge, where LIBLINEAR takes
+    too long, an interior point's.
 
     Parameters
     ----------
@@ -47,13 +49,19 @@ def least_primal(
     exact: dict[str, Any] = {"fit_intercept": False, "tol": 1e-10, "max_iter": 100_000}
     if loss == "hinge":
         return _least_of_hinge(sparse.diags_array(signs) @ X, cost)
-    if loss == "log_loss":
-        rival = LogisticRegression(solver="newton-cholesky", **exact)
+    if loss in ("log_loss", "softmax"):
+        solver = "newton-cg" if loss == "softmax" else "newton-cholesky"
+        rival = LogisticRegression(solver=solver, **exact)
     else:
         rival = LinearSVC(loss=loss, dual=False, random_state=0, **exact)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the value is only ever too large
-        rival.fit(X, signs, sample_weight=cost)
+        rival.fit(X, labels if loss == "softmax" else signs, sample_weight=cost)
+    if loss == "softmax":
+        scores = X @ rival.coef_.T
+        own = scores[np.arange(len(labels)), np.searchsorted(rival.classes_, labels)]
+        lost_of_all = cost @ (logsumexp(scores, axis=1) - own)
+        return float(0.5 * np.square(rival.coef_).sum() + lost_of_all)
     w = rival.coef_[0]
     margins = signs * (X @ w)
     slacks = np.maximum(0.0, 1.0 - margins)

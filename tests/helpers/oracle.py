@@ -262,3 +262,97 @@ def gamma_d(
     a = Y.T @ c
     length = float(np.linalg.norm(a))
     return float((Y @ a).min()) / length, length / float(c.sum())
+
+
+def log_of_more(rest: float) -> float:
+    """ln(1 + r) as the kernels have it."""
+    return losses.log_ratio(rest / (2.0 + rest)) if rest <= 1.0 else losses.log(1.0 + rest)
+
+
+def softmax(z: Sequence[float], y: int, cost: float) -> tuple[list[float], float]:
+    """C p_j and C (ln Σ exp z_j − z_y) of a row's margins."""
+    top = z.index(max(z))
+    powers, rest = [losses.exp_minus(z[top] - a) for a in z], 0.0
+    for j, power in enumerate(powers):
+        rest += 0.0 if j == top else power
+    shares = [cost * (power / (1.0 + rest)) for power in powers]
+    return shares, cost * ((z[top] - z[y]) + log_of_more(rest))
+
+
+class SoftmaxScan:
+    """The sums of a scan of all classes. ``lengths``: ‖w_j‖, and behind these ρ |b_j|."""
+
+    def __init__(self, classes: int, width: int, rho: float, lengths: Sequence[float]) -> None:
+        self.classes, self.width, self.rho = classes, width, rho
+        self.lengths, self.offsets = lengths[:classes], lengths[classes:]
+        self.fresh, self.low = [0.0] * (classes * width - 1), [0.0] * (classes * width - 1)
+        self.sums, self.totals = [math.inf, *[0.0] * 11], [0, 0]
+
+    def add(
+        self,
+        z: Sequence[float],
+        y: int,
+        cost: float,
+        sq_norm: float,
+        nonzeros: int,
+        alphas: Sequence[float],
+    ) -> None:
+        """Add a row."""
+        K, u, norm = self.classes, losses.U, math.sqrt(sq_norm)
+        self.totals[0] += 1
+        self.sums[3] += cost
+        self.sums[4] += cost * norm
+        part = (1.01 * nonzeros + 24.0) * u
+        at = [
+            a + part * (norm * length + offset)
+            for a, length, offset in zip(z, self.lengths, self.offsets, strict=True)
+        ]
+        at[y] = z[y] - part * (norm * self.lengths[y] + self.offsets[y])
+        top, rest = at.index(max(at)), 0.0
+        for j, a in enumerate(at):
+            rest += 0.0 if j == top else losses.exp_minus(at[top] - a)
+        value = ((at[top] - at[y]) + log_of_more(rest)) * (1.0 + (2.0 * K + 32.0) * u)
+        self._add(self.sums, 8, 9, cost * (value + 2.0**-1000))
+        others = 0.0
+        for alpha in alphas:
+            others += alpha
+        if others == 0.0:
+            return
+        self.totals[1] += 1
+        for j, alpha in enumerate(alphas):
+            bias = (others if j == y else -alpha) * self.rho
+            if j == K - 1:
+                self._add(self.sums, 6, 7, bias)
+                continue
+            place = (j + 1) * self.width - 1
+            pair = [self.fresh[place], self.low[place]]
+            self._add(pair, 0, 1, bias)
+            self.fresh[place], self.low[place] = pair
+        weight = (0.25 * K + 10.0) * others
+        self.sums[2] += weight * self.rho
+        self.sums[1] += weight * norm
+        earned = cost * self.gain(alphas, y, others, cost)
+        self.sums[5] += abs(earned)
+        self._add(self.sums, 10, 11, earned)
+
+    @staticmethod
+    def _add(sums: list[float], place: int, rounded: int, value: float) -> None:
+        old = sums[place]
+        new = old + value
+        grown = new - old
+        sums[place] = new
+        sums[rounded] += (old - (new - grown)) + (value - grown)
+
+    def gain(self, alphas: Sequence[float], y: int, others: float, cost: float) -> float:
+        """A lower bound of the entropy of a row's q_j, with the bits of the kernel."""
+        K, u, entropy, s = self.classes, losses.U, 0.0, others / cost
+        if others > cost * (1.0 - 2.0 * (K + 4) * u):
+            return -math.inf
+        for j, alpha in enumerate(alphas):
+            if j != y and alpha / cost > 2.0**-1000:
+                entropy -= alpha / cost * losses.log(alpha / cost)
+        if s <= 0.5:
+            entropy += (1.0 - s) * log_of_more(s / (1.0 - s))
+        elif (least := (1.0 - s) - 2.0 * (K + 4) * u) > 2.0**-1000:
+            entropy -= least * losses.log(least)
+        return max(entropy - u * ((2.0 * K + 32.0) * entropy + (4.0 * K + 16.0) * s), 0.0)

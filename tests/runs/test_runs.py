@@ -425,6 +425,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "free bias": {"loss": "log_loss", "intercept": "free", "active_set": 6_000, "max_epochs": 5},
     "logistic": {"C": 5.0, "loss": "log_loss", "active_set": 20_000, "tol": 1e-3},
     "hinge": {"loss": "hinge", "active_set": 20_000, "tol": 1e-2},
+    "softmax": {"loss": "softmax", "multiclass": True, "active_set": 20_000, "tol": 1e-3},
+    "softmax, few rows held": {"loss": "softmax", "multiclass": True, "active_set": 6_000},
     "ridge": {"loss": "squared_error", "C": 5.0, "active_set": 20_000, "tol": 1e-3},
     "elastic net": {"penalty": "elasticnet", "l1_ratio": 0.3, "tol": 1e-3},
     "lasso, few rows held": {"penalty": "l1", "C": 0.2, "active_set": 8_000, "tol": 1e-3},

@@ -413,6 +413,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "classes": 3,
         "settings": {**PARTS, "loss": "log_loss", "class_weight": "balanced"},
     },
+    "softmax": {"classes": 3, "settings": {"loss": "softmax", "class_weight": "balanced"}},
     "row weights": {
         "weights": (0.1, 1.0, 5.0, 1.0),
         "settings": {"weights_in_label": True, "loss": "hinge"},

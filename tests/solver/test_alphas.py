@@ -97,3 +97,17 @@ def test_dual_variables_move_beyond_their_solution_but_not_beyond_their_ends():
     most = np.full(3, 4.5)
     assert relaxed(before, solution, 1.25, (-most, most)).tolist() == [2.25, -0.25, 4.5]
     assert relaxed(before, solution, 1.25, (0.0 * most, most)).tolist() == [2.25, 0.0, 4.5]
+
+
+def test_several_of_a_row_are_taken_in_any_order_of_them_also_where_the_last_are_0():
+    table = np.array([[0.0, 0.5, 0.0], [0.25, 0.0, 0.0], [0.0, 2.0, 0.0]], np.float32)
+    alphas = Alphas(3)
+    alphas.put(np.array([4, 0, 2]), table)
+    [numbers, values] = (np.concatenate(part) for part in zip(*alphas.nonzero(), strict=True))
+    assert numbers.tolist() == [0, 7, 13]
+    assert values.tolist() == [0.25, 2.0, 0.5]
+    saved = Alphas.of([(numbers, values)], 3)
+    for known in (alphas, saved):
+        assert known.take_ranges([(4, 5), (0, 1)]).tolist() == table[:2].tolist()
+        moved = known.reordered([1, 2, 0])
+        assert moved.dense(5)[[4, 0, 2]].tolist() == table[:, [1, 2, 0]].tolist()

@@ -1,0 +1,222 @@
+"""Softmax, or multinomial logistic regression: one problem of the weights of all classes.
+
+    minimise  P(W) = ½ ‖W‖² + Σ C_k (ln Σ_j exp z_kj − z_ky),   z_kj = (x_k, ρ)·w_j
+
+over the K augmented vectors w_j = (w_j, b_j), y the class of row k. Side by side they are the
+augmented weights of one ``Learner``, so that b_K is its bias. Dual variables: ``kernels.softmax``.
+Rows in memory are solved by Newton's method, whose Hessian along S adds
+Σ C_k (p_k ⊙ s_k − p_k (p_k·s_k)) ⊗ (x_k, ρ), s_k the margins of S (Keerthi et al., KDD 2008, and
+Yu, Huang and Lin, Machine Learning 85, 2011, have its dual). Arrays of all classes have the shape
+(K, rows); threads have a class each, so that no sum depends on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamtron.core import kernels
+from streamtron.core.losses import Loss
+from streamtron.core.rows import Rows
+from streamtron.core.scan_sums import ScanSums
+from streamtron.core.threads import opened_threads
+from streamtron.solver import passes
+from streamtron.solver.held_loss import HeldLoss
+from streamtron.solver.hessian import Hessian, Outside, Preconditioner
+from streamtron.solver.row_store import HeldRows
+from streamtron.solver.targets import Table, Targets, sums_of_others, to_table
+from streamtron.solver.weights import DualPoint
+
+MARGINS = 1 << 18
+"""Of a kernel call of softmax: some milliseconds."""
+
+Vector = NDArray[np.float64]
+
+
+def each_class(number: int, work: Callable[[int], None]) -> None:
+    """Do the work of every class, on threads."""
+    opened_threads().work(work, range(number))
+
+
+def class_margins(rows: Rows, rho: float, v: Vector, number: int) -> Vector:
+    """Return z_kj of all classes. ``v`` : the augmented weights of all."""
+    classes = v.reshape(number, -1)
+    signs = np.ones(len(rows.indptr) - 1, np.int8)
+    products = np.empty((number, len(signs)))
+
+    def find(j: int) -> None:
+        for part, their_signs, margins in passes.parts(rows, signs, products[j]):
+            kernels.margins(part, their_signs, rho, classes[j], margins)
+
+    each_class(number, find)
+    return products
+
+
+def softmax(targets: Targets, margins: Vector) -> tuple[Vector, Vector]:
+    """Return C_k p_kj of all classes, and C_k φ, shape (rows,)."""
+    shares, losses, threads = np.empty_like(margins), np.empty(margins.shape[1]), opened_threads()
+
+    def look(span: slice) -> None:
+        given = targets.t, targets.costs, margins, span.start, span.stop
+        kernels.softmax(*given, shares, losses)
+
+    starts, rows = range(0, len(losses), step := max(1, MARGINS // len(margins))), len(losses)
+    threads.work(look, [slice(start, min(start + step, rows)) for start in starts])
+    return shares, losses
+
+
+def of_others(shares: Vector, targets: Targets) -> Vector:
+    """Return C_k p_kj with 0 in place of the row's class."""
+    alphas = shares.copy()
+    alphas[targets.t.astype(np.int64), np.arange(shares.shape[1])] = 0.0
+    return alphas
+
+
+def signed(others: Vector, targets: Targets) -> Vector:
+    """Return the factors of (x_k, ρ) in v of α: of another class −α, of the row's the sum of the
+    others."""
+    factors = -others
+    factors[targets.t.astype(np.int64), np.arange(others.shape[1])] = sum(others)
+    return factors
+
+
+def table_of_slacks(rows: Rows, targets: Targets, rho: float, v: Vector, number: int) -> Table:
+    """Return the α that belong to weights: C_k p_kj, rounded."""
+    shares, _ = softmax(targets, class_margins(rows, rho, v, number))
+    return to_table(of_others(shares, targets), targets.costs)
+
+
+def scan_classes(
+    sums: ScanSums, v: Vector, rows: Rows, targets: Targets, table: Table, rho: float
+) -> NDArray[np.uint8]:
+    """Add rows to the sums of a scan at augmented weights; return which of them matter: all. The
+    sum of the other classes' α, a float64, is added to v as two float32."""
+    number = table.shape[1]
+    margins, of_own = class_margins(rows, rho, v, number), sums_of_others(table)
+    high = of_own.astype(np.float32)
+    low = (of_own - high).astype(np.float32)
+    classes, counts = v.reshape(number, -1), targets.signs != 0
+    width = classes.shape[1]
+    lengths = [math.sqrt(kernels.square_sum(w[:-1])) for w in classes]
+    lengths += [rho * abs(float(w[-1])) for w in classes]
+
+    def add(j: int) -> None:
+        if j == number:
+            given = rows, targets.signs, targets.costs, targets.squares, targets.t, table, of_own
+            at = rho, margins, np.array(lengths), sums.fresh, sums.low
+            kernels.scan_softmax(*given, *at, sums.sums, sums.totals)
+            return
+        columns = slice(j * width, (j + 1) * width - 1)
+        into = sums.fresh[columns], sums.low[columns], 0, width
+        of_class = counts & (targets.t == j)
+        alphas = np.where(of_class, high, table[:, j])
+        signs = np.where(of_class, 1, -1).astype(np.int8)
+        kernels.add_duals(rows, np.flatnonzero(counts & (alphas != 0.0)), signs, alphas, *into)
+        kernels.add_duals(rows, np.flatnonzero(of_class & (low != 0.0)), signs, low, *into)
+
+    each_class(number + 1, add)
+    return np.where(counts, np.uint8(1), np.uint8(0))
+
+
+class HeldClasses(HeldLoss):
+    """The loss of rows in memory; margins, α and curvatures are those of all ``number`` classes."""
+
+    def __init__(self, loss: Loss, held: HeldRows, rho: float, number: int) -> None:
+        super().__init__(loss, held, rho)
+        self.number = number
+
+    def margins_of(self, v: Vector) -> Vector:
+        """Return z_kj."""
+        return class_margins(self.held.rows, self.rho, v, self.number)
+
+    def sum_of(self, factors: Vector, columns: int) -> Vector:
+        """Return Σ f_kj (x_k, ρ) of all classes, augmented."""
+        total = np.zeros(columns + 1)
+        classes = total.reshape(self.number, -1)
+
+        def add(j: int) -> None:
+            passes.add(kernels.combine, self.held.rows, factors[j], self.rho, classes[j])
+
+        each_class(self.number, add)
+        return total
+
+    def value(self, margins: Vector) -> float:
+        """Return the loss at these margins."""
+        _, losses = softmax(self.held.targets, margins)
+        return float(kernels.dot(losses, np.ones(len(losses))))
+
+    def alpha(self, margins: Vector) -> Vector:
+        """Return the factors of the dual point that belongs to these margins, see ``signed``."""
+        shares, _ = softmax(self.held.targets, margins)
+        return signed(of_others(shares, self.held.targets), self.held.targets)
+
+    def curvatures(self, margins: Vector) -> Vector:
+        """Return C_k p_kj, of which the Hessian is made."""
+        return softmax(self.held.targets, margins)[0]
+
+    def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:
+        """Return (f, f', f'') of f(θ) at the margins z + θ d."""
+        targets, here = self.held.targets, margins + theta * slopes
+        shares, losses = softmax(targets, here)
+        of_row = slopes[targets.t.astype(np.int64), np.arange(len(losses))]
+        mean = sum(p * d for p, d in zip(shares, slopes, strict=True))
+        square = sum(p * d * d for p, d in zip(shares, slopes, strict=True))
+        ones, spread = np.ones(len(losses)), square - _over(mean * mean, self.cost)
+        terms = losses, mean - self.cost * of_row, np.maximum(spread, 0.0)
+        return np.array([float(kernels.dot(term, ones)) for term in terms])
+
+    def hessian(self, columns: int, outside: Outside | None = None) -> Hessian:
+        """Return the Hessian of P."""
+        return ClassHessian(self, columns)
+
+    def rounded(self, alpha: Vector) -> Table:
+        """Return α as they are kept, of the factors of a dual point."""
+        return to_table(of_others(-alpha, self.held.targets), self.cost)
+
+    def dual_point(self, alphas: Table, columns: int) -> DualPoint:
+        """Return the sums that α of these rows, shape (rows, K), make."""
+        factors = signed(np.ascontiguousarray(alphas.T, np.float64), self.held.targets)
+        gains, targets = np.empty(len(alphas)), self.held.targets
+        kernels.softmax_gains(targets.t, self.cost, alphas, sums_of_others(alphas), gains)
+        earned = float(kernels.dot(gains, np.ones(len(gains))))
+        return DualPoint(self.sum_of(factors, columns), earned)
+
+
+class ClassHessian:
+    """H of P on rows in memory, preconditioned by its blocks of each class by itself."""
+
+    exact = False
+
+    def __init__(self, held: HeldClasses, columns: int) -> None:
+        self._held, self._shares = held, np.zeros(0)
+        rows, width = held.held.rows, (columns + 1) // held.number
+        self._classes = [Preconditioner(rows, held.rho, width - 1) for _ in range(held.number)]
+
+    def update(self, shares: Vector) -> None:
+        """Take H at other weights. ``shares`` : C_k p_kj there."""
+        self._shares, cost = shares, self._held.cost
+
+        def take(j: int) -> None:
+            self._classes[j].update(shares[j] - _over(shares[j] * shares[j], cost))
+
+        each_class(len(shares), take)
+
+    def product(self, v: Vector) -> Vector:
+        """Return H v."""
+        slopes, shares = self._held.margins_of(v), self._shares
+        mean = _over(sum(p * d for p, d in zip(shares, slopes, strict=True)), self._held.cost)
+        return v + self._held.sum_of(shares * (slopes - mean), len(v) - 1)
+
+    def solve(self, residual: Vector) -> Vector:
+        """Return about H⁻¹ r."""
+        by_class = residual.reshape(len(self._classes), -1)
+        pairs = zip(self._classes, by_class, strict=True)
+        return np.concatenate([of_class.solve(r) for of_class, r in pairs])
+
+
+def _over(terms: Vector, cost: Vector) -> Vector:
+    """Return terms / C_k; 0 where C_k is, as of rows left out."""
+    return np.divide(terms, cost, out=np.zeros(len(cost)), where=cost > 0.0)
