@@ -72,7 +72,6 @@ def place(tmp_path_factory):
         streamtron.fit(directory / "train"), directory / "liblinear.model", "liblinear"
     )
     (directory / "night.toml").write_text(_block("every-night.md", "toml"))
-    (directory / "settings.toml").write_text(_block("commands.md", "toml"))
     return directory
 
 

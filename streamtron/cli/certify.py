@@ -12,7 +12,7 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, executor_of
 from streamtron.cli.summary import bounds, certificate_lines, zero_lines
 from streamtron.cli.terminal import class_table, is_verbose, print_values
-from streamtron.core.config import PLACES, PROBLEM, REGRESSION
+from streamtron.core.config import PLACES, PROBLEM, REGRESSION, Settings
 from streamtron.core.text import Lines, aligned, column_lines, number, up, within
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def certify(model: str, shards: tuple[str, ...], as_json: bool, **given: Any) ->
             loss=settings["loss"] if numbers else None,
         )
         if places:
-            loaded = with_places(loaded, options.settings_of(places))
+            loaded = with_places(loaded, Settings.from_dict(places))
     with progress(log) as listen, executor_of(**given) as executor:
         proof = prove(
             loaded,

@@ -8,7 +8,7 @@ import click
 
 from streamtron.cli import options
 from streamtron.cli.common import say_written
-from streamtron.core.config import PLACES
+from streamtron.core.config import PLACES, Settings
 
 
 @options.command()
@@ -37,6 +37,6 @@ def convert(shards: tuple[str, ...], output: str, **given: Any) -> None:
     """Write SHARDS in another format or with other shard sizes."""
     from streamtron.runs.convert import convert as convert_shards
 
-    settings = options.settings_of(options.split(given)[0])
+    settings = Settings.from_dict(options.split(given)[0])
     how = {name: given[name] for name in ("to", "rows_per_shard", "overwrite")}
     say_written(convert_shards(shards, output, settings=settings, **how), output)

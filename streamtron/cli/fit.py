@@ -8,10 +8,10 @@ from streamtron.cli import options
 from streamtron.cli.common import check_files, report_fit, training
 from streamtron.cli.evaluate import metric_lines, warn_known
 from streamtron.cli.terminal import say
+from streamtron.core.config import Settings
 from streamtron.core.text import Lines, share_of_rows
 
 if TYPE_CHECKING:
-    from streamtron.core.config import Settings
     from streamtron.runs.report import Outcome
 
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 @options.several("--valid", metavar="SHARDS|20%", help="Rows held out to measure on.")
 @options.time_limit_option
 @options.log_option
-@options.config_option
 @options.run_options
 @options.setting_options()
 @options.machine_options
@@ -33,10 +32,10 @@ def fit(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
 
     Minimises ½‖w‖² + C Σ max(0, 1 − margin)², LIBLINEAR's default problem, or that of another
     --loss, until the relative duality gap is proven to be within --tol. --no-FLAG undoes a flag
-    of a settings file.
+    of a file of --columns.
     """
     names, machine = options.split(given)
-    settings = options.settings_of(names, given["config"])
+    settings = Settings.from_dict(names)
     from streamtron.data import find_shards
     from streamtron.runs.fit import run
     from streamtron.runs.inputs import holding_out
@@ -46,7 +45,7 @@ def fit(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
 
     model = given["model"]
     files: Any = {name: given[name] for name in ("model", "report", "witness")}
-    read = [*shards, *valid, given["config"], *settings.files, given["scheduler"]]
+    read = [*shards, *valid, *settings.files, given["scheduler"]]
     check_files({**files, "log": given["log"]}, read, machine)
     if valid:
         find_shards(valid)  # before hours of work

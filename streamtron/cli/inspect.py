@@ -13,7 +13,7 @@ from streamtron.cli.common import check_files
 from streamtron.cli.summary import bounds, certificate_lines
 from streamtron.cli.terminal import class_table, fact_lines, print_values, table
 from streamtron.core import text
-from streamtron.core.config import READING
+from streamtron.core.config import READING, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.files import write_atomically
 
@@ -35,7 +35,7 @@ def inspect(
     from streamtron.runs.inspect import inspect as look
 
     settings, machine = options.split(given)
-    facts = look(paths, options.settings_of(settings), machine)
+    facts = look(paths, Settings.from_dict(settings), machine)
     if plan and facts["kind"] != "shards":
         raise SettingsError(f"--plan is for shards, and {paths[0]} is a {facts['kind']}.")
     if write_columns is not None:

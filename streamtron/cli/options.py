@@ -109,7 +109,7 @@ def _together(*decorators: Callable[[Command], Command]) -> Callable[[Command], 
 
 def setting_options(*names: str, default: str | None = None) -> Callable[[Command], Command]:
     """Give a command the options of these settings, by default of all. One that is not given is
-    None, so that a settings file can decide. ``default`` : what the help says in place of the
+    None, so that a file of columns can decide. ``default`` : what the help says in place of the
     settings' own defaults."""
     return _together(*(_setting_option(name, default) for name in names or SETTINGS))
 
@@ -209,12 +209,6 @@ metrics_option = _remembered(
     read=checked_metrics,
     help="File for metrics, in Prometheus' text format.",
 )
-config_option = click.option(
-    "--config",
-    metavar="FILE.toml",
-    type=Read(),
-    help="Settings as TOML; options given here win.",
-)
 shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
 
 run_options = _together(
@@ -288,15 +282,8 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], Machine]:
     return settings, Machine(**{name: known[name] for name in MACHINE if name in known})
 
 
-def settings_of(given: Mapping[str, Any], file: str | None = None) -> Settings:
-    """Make settings of a file, if there is one, and of what was given, which wins."""
-    if file is None:
-        return Settings.from_dict(given)
-    return Settings.from_toml(file).but(**given)
-
-
-def candidates_of(given: dict[str, Any], file: str | None) -> tuple[dict[str, Any], Settings]:
+def candidates_of(given: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
     """Take the values of ``LISTS`` out of what was given to a sweep, and return them and the
     settings of all candidates."""
     values = {name: given.pop(name) for name in LISTS if name in given}
-    return values, settings_of({**first_loss(values.get("loss")), **given}, file)
+    return values, Settings.from_dict({**first_loss(values.get("loss")), **given})

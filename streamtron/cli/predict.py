@@ -43,7 +43,6 @@ FORMATS = ("libsvm", "vw", "csv", "tsv", "jsonl", "lines")
     help="What standard input is [libsvm, or jsonl where the model is of tables or text]; lines "
     "are documents.",
 )
-@options.number("--digits", help="Significant digits of numbers in text [all].")
 @options.flag(
     "--proba",
     help="Add probabilities: of two classes that of the larger one, else of each class. For a "
@@ -74,7 +73,7 @@ def predict(
     if output != "-":
         check_files({"output": output}, [*shards, given["scheduler"]], runs=[model])
     loaded = load_any(model)
-    how: Any = {name: given[name] for name in ("digits", "proba", "certain", "top")}
+    how: Any = {name: given[name] for name in ("proba", "certain", "top")}
     with _files(loaded, shards, format_) as paths, executor_of(**given) as executor:
         unused = columns_not_used(loaded, paths).get("columns_not_used", {})
         to = standard_output() if output == "-" else output

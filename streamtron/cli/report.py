@@ -19,10 +19,9 @@ from streamtron.cli.common import check_files, executor_of
     help="Labelled shards held out, or the share that the fit held out: adds metrics, the "
     "confusion matrix, margins and curves.",
 )
-@options.flag("--no-margins", help="Do not read the run's shards for the margins of their rows.")
 @options.run_dir_option
 @options.distributed_options
-def report(run: str, output: str, no_margins: bool, **given: Any) -> None:
+def report(run: str, output: str, **given: Any) -> None:
     """Write a page about RUN, a MODEL or its MODEL.run: one HTML file that needs no network.
 
     It begins with how good the model is on held-out rows, and how near to the best training
@@ -34,4 +33,4 @@ def report(run: str, output: str, no_margins: bool, **given: Any) -> None:
     from streamtron.runs.report_page import report as write
 
     with executor_of(**given) as executor:
-        write(run, output, margins=not no_margins, executor=executor, **how)
+        write(run, output, executor=executor, **how)

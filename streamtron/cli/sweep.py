@@ -40,7 +40,6 @@ Rows = Sequence[Mapping[str, Any]]
 @options.written("--witness", help="File for its witness.")
 @options.flag("--overwrite", help="Replace an existing run of --model.")
 @options.log_option
-@options.config_option
 @options.candidate_options
 @options.machine_options
 @options.cluster_options
@@ -52,7 +51,7 @@ def sweep(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
     fitted to a --tol of at most 0.0001, lest their ranks depend on where they stop.
     """
     names, machine = options.split(given)
-    values, settings = options.candidates_of(names, given["config"])
+    values, settings = options.candidates_of(names)
     table, model, log = given["table"], given["model"], given["log"]
     how: Any = {k: given[k] for k in ("metric", "folds", "random", "two_stage", "overwrite")}
     how["refit"] = not given["no_refit"]
@@ -63,7 +62,7 @@ def sweep(shards: tuple[str, ...], valid: tuple[str, ...], **given: Any) -> int:
 
     if table:
         check_table(table)
-    read = [*shards, *valid, given["config"], *settings.files, given["scheduler"]]
+    read = [*shards, *valid, *settings.files, given["scheduler"]]
     check_files({"table": table, **files, "log": log}, read, machine)
     with progress(log) as listen, workers_of(**given) as workers:
         if workers is not None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from streamtron.core.errors import SettingsError
@@ -121,7 +120,6 @@ class Settings:
         names].
     values : Tables: the values beside a list of features.
     hash_bits : Hash named features into 2^N columns, N up to 31.
-    hash_seed : Seed of that hash.
     vocabulary : Names of features, one a line: line 1 is column 0.
     null_values : CSV: words for null [NA, N/A, ?, null, nan and such].
     columns : Tables: NAME:KIND,… with the kind number, category, date, list, text, category:hash,
@@ -168,7 +166,6 @@ class Settings:
     features: tuple[str, ...] | None = setting(None, "names")
     values: str | None = setting(None, "text")
     hash_bits: int | None = setting(None, "whole", Range(1, 31))
-    hash_seed: int = setting(0, "whole", Range(0, 2**32 - 1))
     vocabulary: str | None = setting(None, "input")
     null_values: tuple[str, ...] | None = setting(None, "words")
     columns: tuple[str, ...] | None = setting(None, "columns")
@@ -354,11 +351,6 @@ class Settings:
             values = {**known, **values, "columns": known.get("columns")}
         check_names(values, SETTINGS)
         return cls(**values)
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> Settings:
-        """Read settings from a TOML file of ``name = value`` lines."""
-        return cls.from_dict(read_toml(path, "settings"))
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings with some changed; C replaces delta, and delta C."""

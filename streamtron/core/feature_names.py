@@ -22,8 +22,7 @@ VOCABULARY_SHARE = 32
 class Hashing:
     """A name's column is its hash modulo 2^bits: MurmurHash3_x86_32 of the name's UTF-8.
 
-    No sign alternates; values of names with the same column are added up. ``bits`` are 1 … 31,
-    ``seed`` is 0 … 2³²-1.
+    No sign alternates; values of names with the same column are added up. ``bits`` are 1 … 31.
 
     Examples
     --------
@@ -32,13 +31,12 @@ class Hashing:
     """
 
     bits: int
-    seed: int = 0
 
     def columns(self, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the column of every name, int64, shape (names,), 0 … 2^bits - 1."""
         from sklearn.utils.murmurhash import murmurhash3_32  # which takes half a second to load
 
-        hashes = (murmurhash3_32(name, self.seed, positive=True) for name in names)
+        hashes = (murmurhash3_32(name, positive=True) for name in names)
         return np.fromiter(hashes, np.int64, len(names)) & ((1 << self.bits) - 1)
 
 

@@ -100,7 +100,6 @@ class ReaderConfig:
         """Return what a model keeps of it, as plain JSON values."""
         plain = {name: getattr(self, field_) for name, (field_, _) in _CONTRACT.items() if field_}
         plain["hash_bits"] = getattr(self.names, "bits", None)
-        plain["hash_seed"] = getattr(self.names, "seed", 0)
         plain["vocabulary"] = getattr(self.names, "names", None)
         if self.transformer is not None:
             plain["transformer"] = self.transformer.to_contract()
@@ -111,7 +110,7 @@ class ReaderConfig:
     def from_contract(cls, contract: Mapping[str, Any]) -> ReaderConfig:
         """Make the reading of a contract, without a transformer; what is absent there has its
         default."""
-        values: dict[str, Any] = {"hash_seed": 0}
+        values = dict[str, Any]()
         for name in filter(contract.__contains__, _CONTRACT):
             value = contract[name]
             if not _CONTRACT[name][1](value):
@@ -125,7 +124,7 @@ class ReaderConfig:
         if values.get("vocabulary") is not None:
             fields["names"] = Vocabulary(values["vocabulary"])
         elif values.get("hash_bits") is not None:
-            fields["names"] = Hashing(values["hash_bits"], values["hash_seed"])
+            fields["names"] = Hashing(values["hash_bits"])
         return cls(**fields)
 
     @property
@@ -165,7 +164,6 @@ _CONTRACT: dict[str, tuple[str | None, Callable[[Any], bool]]] = {
     "values": ("values_column", lambda x: x is None or type(x) is str),
     "asked": ("asked", lambda x: type(x) is bool),
     "hash_bits": (None, lambda x: x is None or (type(x) is int and 1 <= x <= 31)),
-    "hash_seed": (None, lambda x: type(x) is int and 0 <= x < 2**32),
     "vocabulary": (None, _are_names),
     "null_values": ("null_values", _are_names),
     "null_labels": ("null_labels", lambda x: x in ("refused", "left_out")),

@@ -93,7 +93,7 @@ def namer_of(reading: Mapping[str, Any]) -> Vocabulary | Hashing | None:
     if names := reading.get(key):
         return Vocabulary(tuple(names))
     bits = reading.get("hash_bits")
-    return None if bits is None else Hashing(bits, reading.get("hash_seed", 0))
+    return None if bits is None else Hashing(bits)
 
 
 def _listed(X: Any) -> tuple[Kind, list[Any]]:

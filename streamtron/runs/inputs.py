@@ -151,7 +151,7 @@ def reading_from_settings(settings: Settings, *, labels_required: bool = True) -
     if settings.vocabulary is not None:
         names = load_vocabulary(settings.vocabulary)
     elif settings.hash_bits is not None:
-        names = Hashing(settings.hash_bits, settings.hash_seed)
+        names = Hashing(settings.hash_bits)
     return ReaderConfig(
         index_base=settings.index_base,
         labels="required" if labels_required else "optional",

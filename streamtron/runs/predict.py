@@ -31,9 +31,6 @@ from streamtron.model.scoring import labels_of
 from streamtron.runs.evaluate import ScoredRows, score_shards
 from streamtron.runs.inputs import Paths, as_model, as_paths, check_outputs
 
-DIGITS = 767
-"""Significant digits that a float64 has at most."""
-
 
 class Scores(NamedTuple):
     """Predictions for some consecutive rows.
@@ -148,8 +145,6 @@ def write_predictions(
     model: LinearModel,
     shards: Paths,
     output: str | os.PathLike[str] | BinaryIO,
-    *,
-    digits: int | None = None,
     **how: Any,
 ) -> Predicted:
     """Write a line for every row, fields between tabs; a table whose first line has their names if
@@ -171,8 +166,7 @@ def write_predictions(
     does: with tabs as delimiters it reads the fields back, with commas the labels of one row.
 
     ``output`` : a path, written completely or not at all, and none of the shards (a SettingsError);
-    or an open binary file, which gets text. ``digits`` : significant digits of numbers in text;
-    None = as many as a float64 has. ``how`` : the other arguments of ``predict``.
+    or an open binary file, which gets text. ``how`` : the other arguments of ``predict``.
     """
     rows = out_of_range = sure = 0
 
@@ -187,12 +181,9 @@ def write_predictions(
     name = os.fspath(output) if isinstance(output, str | os.PathLike) else ""
     delimiter, header = ("," if name.endswith(".csv") else "\t"), name.endswith((".csv", ".tsv"))
     if name.endswith(".parquet"):
-        if digits is not None:
-            raise SettingsError(f"{name}: Parquet holds numbers whole. Leave --digits out.")
         written = parquet_predictions(counted(), model.classes)
     else:
-        digits = None if digits is None else min(digits, DIGITS)
-        written = text_predictions(counted(), model.classes, TextForm(delimiter, header, digits))
+        written = text_predictions(counted(), model.classes, TextForm(delimiter, header))
     if isinstance(output, str | os.PathLike):
         check_outputs({"output": output}, as_paths(shards))
         write_atomically(output, written)

@@ -50,7 +50,6 @@ def report(
     output: str | os.PathLike[str],
     *,
     valid: Paths = (),
-    margins: bool = True,
     run_dir: str | os.PathLike[str] | None = None,
     executor: Executor = serial,
 ) -> None:
@@ -66,7 +65,6 @@ def report(
     output : path of the page, written completely or not at all.
     valid : labelled shards that were held out, or ``20%``, the share that the fit held out: adds
         metrics, the confusion matrix, margins and curves. Rows that were trained on are told.
-    margins : read the run's shards once, for their margins or residuals, unless they changed.
     run_dir : the run directory, if it is not ``MODEL.run``.
     executor : where shards are read and scored: ``serial``, or Dask's workers.
 
@@ -104,7 +102,7 @@ def report(
         if held_out:
             rows, share = (shards, (0.0, size)) if size else (find_shards(held_out), ALL)
             measured[kind] = _measure(Evaluator(model), rows, executor, share)
-        if margins and isinstance(model.bias, float):
+        if isinstance(model.bias, float):
             try:
                 finished_run.check_as_read(shards, str(directory))
                 unranked = Evaluator(model, ranking=model.regression)

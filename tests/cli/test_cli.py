@@ -76,16 +76,6 @@ def test_options_become_settings_of_the_right_kinds():
     }
 
 
-def test_what_is_given_by_hand_wins_over_the_settings_file(tmp_path):
-    file = tmp_path / "settings.toml"
-    file.write_text('C = 3.0\ntol = 0.5\nactive_set = "1MB"\nfaithful = true\n')
-    alone = options.settings_of({}, str(file))
-    assert (alone.C, alone.tol, alone.active_set, alone.faithful) == (3.0, 0.5, 10**6, True)
-    both = options.settings_of({"delta": 0.5, "tol": 0.25, "faithful": False}, str(file))
-    assert (both.C, both.delta, both.tol, both.active_set) == (None, 0.5, 0.25, 10**6)
-    assert not both.faithful
-
-
 @pytest.fixture(scope="module")
 def wrong(place, model):
     """The same directory with files that are not as they should be."""
@@ -93,7 +83,6 @@ def wrong(place, model):
     for name, text in {
         "third.svm": "1 1:1\n-1 1:1\n2.5 1:1\n",
         "seven.svm": "1 1:1\n7 1:1\n",
-        "s.toml": "tol = 0.5\n",
         "weights.txt": "0.5\n" * 500,
         "liblinear": head,
         "crammer": head.replace("L2R_L2LOSS_SVC", "MCSVM_CS").replace("w\n1", "w\n1 0"),
@@ -116,13 +105,12 @@ def wrong(place, model):
         ("fit train --model x --tol 2", 2, "tol is 2.0"),
         ("fit train --model x --tol much", 2, "much"),
         ("fit train --model x --C 1 --delta 1", 2, "C and delta"),
-        ("fit train --model x --C 1 --delta 1 --config s.toml", 2, "give one"),
         ("fit train --model x --b 1,x", 2, "'--b': '1,x': expected numbers"),
         ("fit train --model x --class-weight 1", 2, "'--class-weight': '1': expected"),
         ("fit train --model x --active-set 3XB", 2, "3XB"),
         ("fit train --model x --stage 3", 2, "stage '3'"),
         ("fit train --model x --nonesuch", 2, "--nonesuch"),
-        ("fit train --model x --config nonesuch.toml", 2, "nonesuch.toml"),
+        ("fit train --model x --columns nonesuch.toml", 2, "nonesuch.toml"),
         ("fit third.svm --model x", 3, "line 3: a third label 2.5"),
         ("fit train --model x --report nowhere/file", 5, "nowhere"),
         ("fit train --model x --witness nowhere/file", 5, "nowhere"),

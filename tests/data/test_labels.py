@@ -32,7 +32,6 @@ from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.given import standing
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.row_batch import take_rows
-from streamtron.data.writers.tables import TextForm, text_predictions
 from streamtron.runs.convert import convert
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
@@ -439,9 +438,3 @@ def test_columns_that_every_row_has_are_left_out_where_rows_are_prepared(tmp_pat
         assert data.bytes == 100 * (8 + 8 + 3 * 4) + columns_once, "squares, numbers, values"
         features = dict(zip(columns, (1.0, 2.0, 3.0), strict=True))
         assert rows_in(data, data.chunks()) == [(1.5, 1.0, features)] * 100
-
-
-def test_bounds_of_predictions_are_written_rounded_outwards():
-    columns = {"prediction": 0.1239, "at_least": 0.1239, "at_most": 0.1231}
-    rows = {name: np.array([x]) for name, x in columns.items()}
-    assert b"".join(text_predictions([rows], [], TextForm(digits=3))) == b"0.124\t0.123\t0.124\n"

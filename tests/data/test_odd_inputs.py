@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamtron.core.errors import DataError
+import streamtron
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.runs.convert import convert
 from streamtron.runs.fit import fit
 from tests.helpers.layouts import write_table
@@ -92,7 +93,6 @@ def place(tmp_path_factory):
 
 
 NAMING_A_FILE = {
-    "settings": ("fit", "rows.svm", "--model", "m", "--config"),
     "jobs": ("batch",),
     "a vocabulary": ("fit", "names.parquet", "--model", "m", "--vocabulary"),
     "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler"),
@@ -131,10 +131,9 @@ def short_sentence(done: Ended, code: int, *parts: str) -> None:
 
 
 @pytest.mark.parametrize("content", NO_TOML)
-@pytest.mark.parametrize("what", ["settings", "jobs"])
-def test_toml_that_no_person_writes_is_refused_in_a_short_sentence(place, what, content):
+def test_toml_that_no_person_writes_is_refused_in_a_short_sentence(place, content):
     (place / "odd.toml").write_text(NO_TOML[content])
-    done = here(place, *NAMING_A_FILE[what], "odd.toml")
+    done = here(place, "batch", "odd.toml")
     short_sentence(done, 2, "odd.toml", "cannot be read as TOML")
 
 
@@ -170,7 +169,6 @@ def test_a_number_of_too_many_digits_is_refused_in_a_short_sentence(place, words
 
 
 @pytest.mark.parametrize("setting", ["C", "rho", "max_epochs", "active_set", "seed", "hash_bits"])
-def test_a_setting_beyond_64_bits_is_refused_in_a_settings_file(place, setting):
-    (place / "odd.toml").write_text(f"{setting} = 1{'0' * 4000}")
-    done = here(place, "fit", "rows.svm", "--model", "m", "--config", "odd.toml")
-    one_sentence(done, 2, setting.replace("_", "-"), "beyond 2⁶³")
+def test_a_setting_beyond_64_bits_is_refused(setting):
+    with pytest.raises(SettingsError, match=rf"^{setting.replace('_', '-')} is .*beyond 2⁶³"):
+        streamtron.Settings(**{setting: 10**4000})

@@ -77,11 +77,11 @@ def oracle(text: str) -> list[Line]:
     return rows
 
 
-def hashed(features: dict[str, float], bits: int, seed: int) -> dict[int, float]:
+def hashed(features: dict[str, float], bits: int) -> dict[int, float]:
     """The columns of a row: values of names that share one are added up, from the least on."""
     shared: dict[int, list[np.float32]] = {}
     for name, value in features.items():
-        column = murmurhash3_32(name.encode(), seed, positive=True) % 2**bits
+        column = murmurhash3_32(name.encode(), positive=True) % 2**bits
         shared.setdefault(column, []).append(np.float32(value))
     return {j: float(np.float32(sum(map(float, sorted(shared[j]))))) for j in sorted(shared)}
 
@@ -93,16 +93,16 @@ def reader(root: str, text: str, **reading: Any) -> VowpalWabbitReader:
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(texts, st.integers(1, 31), st.sampled_from([0, 7, 2**32 - 1]), st.booleans())
-@example("|a " + " ".join(f"x{k}:{k} x{k % 7}" for k in range(400)), 20, 0, True)  # a long row
-def test_rows_whose_names_are_hashed_equal_the_plain_oracle(text, bits, seed, newline):
+@given(texts, st.integers(1, 31), st.booleans())
+@example("|a " + " ".join(f"x{k}:{k} x{k % 7}" for k in range(400)), 20, True)  # a long row
+def test_rows_whose_names_are_hashed_equal_the_plain_oracle(text, bits, newline):
     how: dict[str, Any] = {"labels": "optional", "weights": "ignored"}
     with tempfile.TemporaryDirectory() as root:
-        names = Hashing(bits, seed)
+        names = Hashing(bits)
         rows = rows_of(reader(root, text + "\n" * newline, names=names, **how).batches())
     expected = oracle(text)
     found = [dict(zip(columns, values, strict=True)) for _, columns, values, _ in rows]
-    assert found == [hashed(line.features, bits, seed) for line in expected]
+    assert found == [hashed(line.features, bits) for line in expected]
     assert [list(row) for row in found] == [sorted(row) for row in found]
     assert [label for label, *_ in rows] == [line.label for line in expected]
 

@@ -20,7 +20,7 @@ RECORDS = [dict(zip(FRAME, row, strict=True)) for row in zip(*FRAME.values(), st
 MATRIX = np.array([*FRAME.values()]).T
 TABLE = {"layout": "columns", "features": ["age", "size", "pay"], "label": "y", "weight": "w"}
 WORDS = {"layout": "map of names", "features": ["bag"], "vocabulary": [*FRAME]}
-HASHED = {"layout": "lists of names", "features": ["words"], "hash_bits": 10, "hash_seed": 3}
+HASHED = {"layout": "lists of names", "features": ["words"], "hash_bits": 10}
 
 
 def frame(kind: str, columns: dict[str, Any]) -> Any:
@@ -126,7 +126,7 @@ def test_a_vocabulary_takes_records_and_tokens_and_unknown_names_weigh_nothing()
 BAGS = pa.map_(pa.string(), pa.float64())
 
 
-@pytest.mark.parametrize("names", [{"hash_bits": 3}, {"hash_bits": 12, "hash_seed": 9}, {}])
+@pytest.mark.parametrize("names", [{"hash_bits": 3}, {"hash_bits": 12}, {}])
 def test_records_and_tokens_are_decided_as_predict_decides_the_same_rows_in_shards(tmp_path, names):
     rng = np.random.default_rng(0)
     words = [f"w{k}" for k in range(30)]

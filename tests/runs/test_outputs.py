@@ -93,7 +93,6 @@ READS: dict[str, dict[str, str]] = {
     "m.run/run.sqlite": EVERY,
     "m.run/new": EVERY,
     "held": {"fit": "--valid held", "sweep": "", "predict": "", "report": ""},
-    "settings.toml": dict.fromkeys(("fit", "sweep"), "--config settings.toml"),
     "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
     "scheduler.json": dict.fromkeys(SCHEDULER, "--scheduler scheduler.json"),
     "rows.csv": {"forget": "--rows rows.csv"},
@@ -120,7 +119,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("held", "more"):
         (place / name).write_text(ROWS.replace("2:1", f"2:{len(name) + 5}"))
     for name, text in (
-        ("settings.toml", "tol = 0.1\n"),
         ("words", "1\n2\n"),
         ("rows.csv", "shard,row\na.svm,0\n"),
         ("scheduler.json", "{}"),

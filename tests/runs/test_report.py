@@ -161,7 +161,7 @@ def _with_report(model: Path, **changes: Any) -> Iterator[None]:
 def test_the_history_is_drawn_reading_by_reading_from_four_points_on(run, place, model, readings):
     last = {**HISTORY[readings - 1], "reading": readings, "lower": 0.4, "gap": 1e-9}
     with _with_report(model, history=[*HISTORY[:readings], last]):
-        text, _ = _reported(run, place, "model", "--no-margins")
+        text, _ = _reported(run, place, "model")
     for title, points in (
         ("Bounds on the margin by reading", [readings + 1, readings]),
         ("Gap by reading", [] if readings < 4 else [readings, 2]),
@@ -240,7 +240,7 @@ def test_the_command_on_the_page_quotes_the_keys_of_a_strangers_settings(run, pl
     told = report_of(place / "model.run")
     odd = {"x; touch owned": "a b", "y$(z)": True}
     with _with_report(model, settings={**told["settings"], **odd}):
-        page = _reported(run, place, "model", "--no-margins")[1]
+        page = _reported(run, place, "model")[1]
     command = dict(page.table("made by"))["command"]
     assert shlex.split(command)[-3:] == ["--x; touch owned", "a b", "--y$(z)"]
 
@@ -401,7 +401,7 @@ def test_a_page_of_any_hostile_report_is_refused_or_holds_its_words_as_text(tmp_
             table[place[-1]] = payload
             put_fact(tmp_path / "m.run", "report", told)
             with suppress(DataError):
-                streamtron.report(model, tmp_path / "m.html", margins=False)
+                streamtron.report(model, tmp_path / "m.html")
                 made += 1
                 _page(tmp_path / "m.html")
     assert made > 10

@@ -94,13 +94,11 @@ def test_fit_measures_on_a_share_and_says_on_how_many_rows(place, caplog):
     write(place / "c.svm", seed=2)
     assert run("update", "m", "c.svm").returncode == 0
     assert "The model has lost its probabilities" in caplog.text
-    (place / "s.toml").write_text("held_out = 0.5\n")
     for bad, message in (
         ("100%", "below 100%"),
         ("0%", "above 0%"),
-        ("20%", "held_out is 0.5 and also 0.2: give one"),
     ):
-        done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--config", "s.toml")
+        done = run("fit", "a.svm", "--model", "x", "--valid", bad)
         assert (done.returncode, message in done.stderr) == (2, True)
     for bad in ("0.0000001%", "99.9999999%"):
         done = run("fit", "a.svm", "--model", "x", "--valid", bad, "--overwrite")

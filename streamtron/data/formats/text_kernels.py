@@ -168,7 +168,7 @@ def _mixed(hashed, block):
 @helper
 def _hash_on(text, start, stop, hashed, block, length):
     """MurmurHash3_x86_32 (Appleby, 2011) of some bytes more: the hash of all whole blocks of four,
-    the bytes of the block begun, and how many bytes there were; at first the seed, 0 and 0."""
+    the bytes of the block begun, and how many bytes there were; at first 0, 0 and 0."""
     shift = (length & _THREE) * _ONE_BYTE
     length += np.uint64(stop - start)
     while stop - start >= np.uintp(4):
@@ -591,10 +591,10 @@ def _row_head(text, at, row, heads, tags, deferred, counts):
 
 
 @helper
-def _row_features(text, at, seed, bits, found, nonzero, space):
+def _row_features(text, at, bits, found, nonzero, space):
     """``|namespace:scale name:value name …`` to the row's end, hashed; returns (trouble, place,
     nonzero, namespaces)."""
-    prefix, prefix_block, prefix_length = seed, np.uint64(0), np.uint64(0)
+    prefix = prefix_block = prefix_length = np.uint64(0)
     while text[at] != _NEWLINE:
         is_space = text[at] == _BAR
         start = at + np.uintp(is_space)
@@ -609,8 +609,9 @@ def _row_features(text, at, seed, bits, found, nonzero, space):
             if sure == _NO_NUMBER or not _ends_word(text[after]):
                 return BAD_PAIR, at, nonzero, space
         if is_space:
+            prefix = prefix_block = prefix_length = np.uint64(0)
             prefix, prefix_block, prefix_length = _hash_on(
-                text, start, stop, seed, np.uint64(0), np.uint64(0)
+                text, start, stop, prefix, prefix_block, prefix_length
             )
             if stop != start:
                 prefix, prefix_block, prefix_length = _hash_on(
@@ -642,14 +643,14 @@ def _row_features(text, at, seed, bits, found, nonzero, space):
     return NOTHING, at, nonzero, space
 
 
-@kernel(types.void(readonly(types.uint8), types.uint64, types.uint64, _WABBIT))
-def parse_vowpal_wabbit(text, seed, bits, found):
+@kernel(types.void(readonly(types.uint8), types.uint64, _WABBIT))
+def parse_vowpal_wabbit(text, bits, found):
     """Read lines of Vowpal Wabbit's text up to the first that is wrong; blank ones are passed over.
 
     Parameters
     ----------
     text : uint8, shape (n,), valid UTF-8; the last byte is a newline.
-    seed, bits : a name's column is its MurmurHash3_x86_32 modulo 2^bits, 1 ≤ bits ≤ 31.
+    bits : a name's column is its MurmurHash3_x86_32 modulo 2^bits, 1 ≤ bits ≤ 31.
     found : ``VowpalWabbit``, changed in place.
     """
     at = row = nonzero = space = np.uintp(0)
@@ -662,9 +663,7 @@ def parse_vowpal_wabbit(text, seed, bits, found):
         if text[at] != _NEWLINE:
             trouble, at = _row_head(text, at, row, heads, tags, deferred, counts)
             if trouble == NOTHING:
-                trouble, at, nonzero, space = _row_features(
-                    text, at, seed, bits, found, nonzero, space
-                )
+                trouble, at, nonzero, space = _row_features(text, at, bits, found, nonzero, space)
             if trouble != NOTHING:
                 break
             row += np.uintp(1)

@@ -115,9 +115,9 @@ class VowpalWabbitReader(StreamedReader):
             self._refuse(cut, error.start, what)
         parsed = scratch.of(len(cut.text))
         counts = parsed.counts
-        seed, bits = (0, 31) if hashing is None else (hashing.seed, hashing.bits)
+        bits = 31 if hashing is None else hashing.bits
         text = np.frombuffer(cut.text, np.uint8)
-        text_kernels.parse_vowpal_wabbit(text, seed, bits, parsed)
+        text_kernels.parse_vowpal_wabbit(text, bits, parsed)
         self._read_deferred(cut, parsed)
         if trouble := int(counts[text_kernels.TROUBLE]):
             self._complain(cut, trouble, int(counts[text_kernels.PLACE]))

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from streamtron.core.rows import Label
-from streamtron.core.text import down, label_text, up
+from streamtron.core.text import label_text
 
 GROUP_ROWS = 1 << 16
 """Rows of a row group of predictions at least, but for the last one."""
@@ -28,12 +27,10 @@ Predictions = Mapping[str, NDArray[Any]]
 
 
 class TextForm(NamedTuple):
-    """How predictions are written: what separates fields, whether a first line names them, and the
-    significant digits of numbers; None = as many as it takes to read the same float64."""
+    """How predictions are written: what separates fields, and whether a first line names them."""
 
     delimiter: str = "\t"
     header: bool = False
-    digits: int | None = None
 
 
 def text_predictions(
@@ -72,16 +69,8 @@ def _fields(rows: Predictions, form: TextForm) -> Iterator[Iterable[str]]:
                 texts = {label: _field(_label(label), form) for label in set(labels)}
                 yield map(texts.__getitem__, labels)
         else:
-            text = _text_of(name, column.dtype.kind, form)
+            text = repr if column.dtype.kind == "f" else "{:d}".format  # all digits
             yield [form.delimiter.join(map(text, values)) for values in cells.tolist()]
-
-
-def _text_of(name: str, kind: str, form: TextForm) -> Callable[[Any], str]:
-    """Return how the values of a column become text: bounds are rounded outwards."""
-    if kind != "f" or form.digits is None:
-        return repr if kind == "f" else "{:d}".format
-    outwards = {"at_least": down, "at_most": up}.get(name)
-    return partial(outwards, digits=form.digits) if outwards else f"{{:.{form.digits}g}}".format
 
 
 def _label(label: Label | tuple[Label, ...]) -> str:
