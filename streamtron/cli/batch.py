@@ -106,7 +106,7 @@ def _files(command: click.Command, words: list[str], start: str) -> tuple[list[s
             written = changed or isinstance(parameter.type, options.Written)
             for file in [value] if isinstance(value, str) else value:
                 if file == "-":
-                    raise SettingsError("a job has no standard input or output: name a file.")
+                    raise SettingsError("a job has no standard output: name a file.")
                 place = file if "://" in file else os.path.normpath(os.path.join(start, file))
                 place = place.removesuffix(".run") if changed else place
                 (outputs if written else inputs).append(place)

@@ -96,7 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and end the process with its exit code."""
     _open_standard_streams()
     os.environ.setdefault(*ARROW_POOL)
-    sys.stdin = sys.stdin or open(0)  # noqa: SIM115, which Python has not where it was closed
     if sys.stdout is sys.__stdout__:  # else it is captured in this process
         sys.stdout = SafeStream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:

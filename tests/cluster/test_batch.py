@@ -98,7 +98,7 @@ def test_a_job_comes_after_those_above_it_whose_files_it_shares_and_those_it_nam
         (job("a", "fit 'a"), "No closing quotation"),
         (job("a", "fit a --Cc 1 --model m"), "No such option"),
         (job("a", "fit a"), "Missing option '--model'"),
-        (job("a", "fit - --model m"), "no standard input"),
+        (job("a", "predict m a.svm -o -"), "no standard output"),
         (job("a", "fit a --model m", after=["b"]), "after names 'b', which is no job above it"),
         (job("a", "fit a --model m", after=3), "after is 3, expected a list"),
     ],

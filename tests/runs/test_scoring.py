@@ -19,7 +19,6 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.executor import serial
 from streamtron.core.rows import Label
 from streamtron.runs.predict import write_predictions
-from tests.helpers.processes import here
 from tests.helpers.runs import pickled
 from tests.helpers.svm_text import svm_lines, write_shards
 
@@ -270,28 +269,3 @@ def test_a_table_of_predictions_has_all_the_digits_that_they_have(tmp_path):
     model = LinearModel(np.array([0.1]), 0.0, (-1.0, 1.0), {}, None, {"index_base": 1})
     write_predictions(model, tmp_path / "rows", tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text() == "label,decision\n1,0.2\n-1,0.0\n"
-
-
-def test_predict_reads_standard_input_by_the_models_contract(tmp_path, monkeypatch):
-    (tmp_path / "docs.csv").write_text("text,kind\n" + "buy pills,spam\nhello friend,ham\n" * 9)
-    (tmp_path / "rows.svm").write_text("1 1:1\n2 2:1\n" * 9)
-    streamtron.fit(tmp_path / "docs.csv", text="text", label="kind", model=tmp_path / "text.model")
-    (tmp_path / "n.csv").write_text("x,kind\n" + "1,spam\n2,ham\n" * 9)
-    streamtron.fit(tmp_path / "rows.svm", model=tmp_path / "svm.model")
-    streamtron.fit(
-        tmp_path / "n.csv", columns=["x:number"], label="kind", model=tmp_path / "number.model"
-    )
-
-    def lines(model: str, stdin: str, *words: str) -> list[str]:
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1"))))
-        done = here(tmp_path, "predict", f"{model}.model", "-", "-o", "-", *words)
-        return (done.stdout or done.stderr).splitlines()
-
-    assert lines("text", '{"text": "hello friend", "id": 7}\n')[0].startswith("ham\t")
-    assert lines("text", "pills\nfriend\n", "--format", "lines")[0].startswith("spam\t")
-    assert lines("svm", "2:1\n1 1:1\n")[0].startswith("2\t")
-    assert "standard input: no rows" in lines("svm", "")[0]
-    assert "row 1: not a file of JSON lines" in lines("text", "pills\n")[0]
-    assert "line 2: not UTF-8" in lines("text", "a\n\xe9\n", "--format", "lines")[0]
-    for model in ("svm", "number"):
-        assert "the model is not of text alone" in lines(model, "a\n", "--format", "lines")[0]
