@@ -31,7 +31,7 @@ from streamtron.core.text import unknown_text, with_types
 @options.flag(
     "--certain",
     help="Add 1 where the best possible model of the same rows and settings is proven to label "
-    "the row so, else 0. For a model with a certificate.",
+    "the row so, else 0. For a model with a certificate, not calibrated.",
 )
 @options.number("--top", help="Of many classes write the N highest, and their decisions.")
 @options.distributed_options

@@ -160,7 +160,12 @@ class OptimumBounds:
 
 
 def why_unbounded(model: LinearModel) -> str | None:
-    """Return why a certificate with these settings bounds no distance from the optimum, or None."""
+    """Return why a certificate of this model bounds no label of the optimum, or None."""
+    if model.calibration is not None:
+        return (
+            "--certain of a calibrated model, whose labels are those of its probabilities: ask the "
+            "model that streamtron fit wrote, before calibrate, or leave --certain out."
+        )
     if model.settings.get("loss") == "softmax":
         return (
             "the certificate of softmax is of all classes together, and of no decision by itself. "
@@ -197,18 +202,14 @@ def _certificates(model: LinearModel) -> list[dict[str, Any]]:
 
 def certain(model: LinearModel, least: Floats, most: Floats) -> NDArray[np.bool_]:
     """Return which rows, shape (rows,), the optimum labels as the model does, by bounds on its
-    decisions. Of a multilabel model that holds for every class of the row. The optimum of a
-    calibrated model is calibrated as the model is.
+    decisions. Of a multilabel model that holds for every class of the row.
 
     >>> model = LinearModel([1.0], 0.0, (-1.0, 1.0), {}, None, {"index_base": 0})
     >>> certain(model, np.array([0.1, -0.1, -0.2]), np.array([0.2, 0.1, -0.1])).tolist()
     [True, False, True]
     """
-    even = 0.0
-    if model.calibration is not None:
-        even, (least, most) = 0.5, _each_bounded(model, least, most)
     if model.kind != "multiclass":
-        sure = (least > even) | (most < even)
+        sure = (least > 0.0) | (most < 0.0)
         return np.asarray(sure.reshape(len(least), -1).all(axis=1))
     chosen = np.argmax(least, axis=1, keepdims=True) == np.arange(least.shape[1])
     lowest = np.where(chosen, least, -np.inf).max(axis=1)
@@ -216,34 +217,17 @@ def certain(model: LinearModel, least: Floats, most: Floats) -> NDArray[np.bool_
 
 
 def probability_bounds(model: LinearModel, least: Floats, most: Floats) -> tuple[Floats, Floats]:
-    """Bound the optimum's probabilities, calibrated as the model is, by its decisions; of many
-    classes p_k = σ_k / Σ σ_j."""
-    low, high = _each_bounded(model, least, most)
-    if model.kind == "multiclass":
-        rounding = 4.0 * (len(model.classes) + 16) * UNIT_ROUNDOFF
-        low, high = _share(low, high) - rounding, _share(high, low) + rounding
-    return np.maximum(low, 0.0), np.minimum(high, 1.0)
-
-
-def _each_bounded(model: LinearModel, least: Floats, most: Floats) -> tuple[Floats, Floats]:
-    """Bound the probability of each class by itself, shape (rows,) or (rows, K).
-
-    A sigmoid may fall, if its rows were labelled the other way round. Its exponent a f + b is off
-    by at most 2 u (|a f| + |b|), and the probability by a quarter of that.
-    """
+    """Bound the optimum's probabilities of the logistic loss by its decisions: σ(f) rises, and is
+    computed to some u; of many classes p_k = σ_k / Σ σ_j."""
     mapping = probability_map(model)
     assert mapping is not None
-    ends = [probabilities(mapping, f, sum_to_one=False) for f in (least, most)]
-    rounding: Any = 64.0 * UNIT_ROUNDOFF
-    if mapping["method"] == "sigmoid":
-        a, b = (np.array([function[name] for function in mapping["directions"]]) for name in "ab")
-        if least.ndim == 1:
-            a, b = a[0], b[0]
-        largest = np.maximum(np.abs(least), np.abs(most))
-        with np.errstate(over="ignore"):
-            rounding = rounding + UNIT_ROUNDOFF * (np.abs(a) * largest + np.abs(b))
-    low, high = np.minimum(*ends) - rounding, np.maximum(*ends) + rounding
-    return np.maximum(low, 0.0), np.minimum(high, 1.0)
+    low, high = (probabilities(mapping, f, sum_to_one=False) for f in (least, most))
+    rounding = 64.0 * UNIT_ROUNDOFF
+    if model.kind == "multiclass":
+        low, high = np.maximum(low - rounding, 0.0), np.minimum(high + rounding, 1.0)
+        low, high = _share(low, high), _share(high, low)
+        rounding = 4.0 * (len(model.classes) + 16) * UNIT_ROUNDOFF
+    return np.maximum(low - rounding, 0.0), np.minimum(high + rounding, 1.0)
 
 
 def _share(p: Floats, q: Floats) -> Floats:

@@ -96,8 +96,8 @@ def predict(
         log_loss.
     certain : whether to tell which labels the best possible model of the same rows and settings is
         proven to give, and between which bounds its decisions are, for which the model must have a
-        certificate; with ``proba`` bounds on its probabilities. The best possible model of a
-        calibrated one is calibrated in the same way. See ``model.certainty``.
+        certificate and no calibration; with ``proba`` bounds on its probabilities. See
+        ``model.certainty``.
     top : with more than two classes only this many, the highest; see ``LinearModel.predict_top``.
     executor : where the shards are read and scored: ``serial``, or Dask's workers.
 
