@@ -50,7 +50,7 @@ def certify(model: str, shards: tuple[str, ...], as_json: bool, **given: Any) ->
     those with a slack.
     """
     bias_last, log = given["bias_last"], given["log"]
-    read = [*shards, given["witness"], given["vocabulary"], given["scheduler"]]
+    read = [*shards, given["witness"], given["scheduler"]]
     check_files({"log": log}, read, runs=filter(None, [model, given["run_dir"]]))
     from streamtron.cli.progress import progress
     from streamtron.model.import_model import load_any

@@ -36,16 +36,7 @@ class SweepExecutor:
 
     def __call__(self, function: Any, items: Iterable[Task], *shared: Any) -> Iterator[Any]:
         """Fit the tasks."""
-        items = map(_with_absolute_vocabulary, items)
         return self._workers(fit_on_worker, items, function, *shared)
-
-
-def _with_absolute_vocabulary(task: Task) -> Task:
-    """Return a task whose settings name their vocabulary wherever the worker was started."""
-    vocabulary = next(iter(task.candidates.values())).vocabulary
-    absolute = vocabulary and os.path.abspath(vocabulary)
-    candidates = {n: settings.but(vocabulary=absolute) for n, settings in task.candidates.items()}
-    return task._replace(candidates=candidates)
 
 
 def fit_on_worker(

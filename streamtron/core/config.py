@@ -120,7 +120,6 @@ class Settings:
         names].
     values : Tables: the values beside a list of features.
     hash_bits : Hash named features into 2^N columns, N up to 31.
-    vocabulary : Names of features, one a line: line 1 is column 0.
     null_values : CSV: words for null [NA, N/A, ?, null, nan and such].
     columns : Tables: NAME:KIND,… with the kind number, category, date, list, text, category:hash,
         text:hash; FILE.toml; auto; auto,-NAME without a column.
@@ -166,7 +165,6 @@ class Settings:
     features: tuple[str, ...] | None = setting(None, "names")
     values: str | None = setting(None, "text")
     hash_bits: int | None = setting(None, "whole", Range(1, 31))
-    vocabulary: str | None = setting(None, "input")
     null_values: tuple[str, ...] | None = setting(None, "words")
     columns: tuple[str, ...] | None = setting(None, "columns")
     text: str | None = setting(None, "name")
@@ -192,11 +190,9 @@ class Settings:
         loss, penalty, given = self.loss, self.penalty, self._first_given
         if self.C is not None and self.delta is not None:
             yield "C and delta: give one."
-        if self.hash_bits is not None and self.vocabulary is not None:
-            yield "hash-bits and vocabulary: give one."
         if self.multiclass and self.multilabel:
             yield "multiclass and multilabel: give one."
-        features = given("features", "values", "vocabulary", "hash_bits")
+        features = given("features", "values", "hash_bits")
         if (table := given("columns", "text", "transformer")) and features:
             yield f"{table} makes the features, without {features}: leave one out."
         if self.transformer is not None and self.columns:
@@ -305,8 +301,7 @@ class Settings:
     @property
     def files(self) -> tuple[str, ...]:
         """Return the files that settings name."""
-        named = self.vocabulary, self.transformer
-        return tuple(path for path in named if isinstance(path, str))
+        return (self.transformer,) if isinstance(self.transformer, str) else ()
 
     @property
     def paper(self) -> tuple[float, ...]:

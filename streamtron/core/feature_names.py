@@ -10,13 +10,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from streamtron.core.errors import DataError
-from streamtron.core.files import at_most, reading_from
-from streamtron.core.limits import available_memory
-
-VOCABULARY_SHARE = 32
-"""Part of the memory that a vocabulary's file may have; its names take some twenty times that."""
-
 
 @dataclass(frozen=True)
 class Hashing:
@@ -59,33 +52,3 @@ class Vocabulary:
     @cached_property
     def _columns(self) -> dict[str, int]:
         return {name: column for column, name in enumerate(self.names)}
-
-
-def load_vocabulary(path: str) -> Vocabulary:
-    """Load a vocabulary from UTF-8 text, one name a line: line 1 is column 0."""
-    opener = at_most(available_memory() // VOCABULARY_SHARE)
-    try:
-        with (
-            reading_from(path),
-            open(path, encoding="utf-8-sig", newline="", opener=opener) as file,
-        ):
-            lines = file.read().split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start}). A vocabulary is text, one "
-            "name a line; convert it."
-        ) from error
-    if lines[-1] == "":
-        lines.pop()
-    line_of: dict[str, int] = {}
-    for line, name in enumerate((line.removesuffix("\r") for line in lines), start=1):
-        if not name:
-            raise DataError(f"{path}, line {line}: no name. Remove the line.")
-        if (first_line := line_of.setdefault(name, line)) != line:
-            raise DataError(
-                f"{path}, line {line}: {name!r} is in line {first_line} too. A name has one "
-                "column; remove one of them."
-            )
-    if not line_of:
-        raise DataError(f"{path}: no names. A vocabulary has one name a line.")
-    return Vocabulary(tuple(line_of))

@@ -165,7 +165,6 @@ KINDS = {
     ),
     "rows": Kind("a whole number from 1 on, or all", _rows, _rows, "N"),
     "words": Kind("words between commas", _words, _words, "WORDS"),
-    "input": Kind("a path", partial(_not_empty, as_path), str, "FILE"),
     "output": Kind("a path", absolute, str, "PATH"),
 }
 

@@ -50,11 +50,11 @@ def has_transformer(settings: Settings) -> bool:
 
 
 def transformer_digest(settings: Settings, reading: ReaderConfig) -> str | None:
-    """Return what tells the transformer from one that was fitted on other rows, and a vocabulary
-    from one of other names; None where the settings name neither."""
+    """Return what tells the transformer from one that was fitted on other rows; None where
+    the settings name none."""
     if has_transformer(settings) and reading.transformer is not None:
         return reading.transformer.digest
-    return getattr(reading.names, "digest", None)
+    return None
 
 
 def with_transformer(

@@ -78,9 +78,7 @@ def convert(
             "libsvm text has no row weights beside several labels: convert to Parquet, or leave "
             "the weight out."
         )
-    inputs.check_outputs(
-        {}, [*paths, settings.vocabulary], directories={"destination": destination}
-    )
+    inputs.check_outputs({}, paths, directories={"destination": destination})
     files = find_shards(paths)
     of_text = files[0].format == "libsvm"
     reading = resolve_reading(files[0], inputs.reading_from_settings(settings))

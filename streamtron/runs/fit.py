@@ -348,9 +348,9 @@ def _check_same(store: Store, settings: Settings, transformer: str | None) -> No
             "start over with --overwrite."
         )
     if store.transformer != transformer:
-        what = f"{store.path}: the columns of the run are of other names, or were counted in other"
         raise DataError(
-            f"{what} rows. Put its vocabulary or model back, or start over with --overwrite."
+            f"{store.path}: the columns of the run were counted in other rows. Put its model back, "
+            "or start over with --overwrite."
         )
 
 

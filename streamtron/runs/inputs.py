@@ -15,7 +15,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.executor import Executor
-from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
+from streamtron.core.feature_names import Hashing
 from streamtron.core.files import (
     absolute,
     as_path,
@@ -146,12 +146,8 @@ def settings_from(settings: Settings | None, names: Mapping[str, Any]) -> Settin
 
 
 def reading_from_settings(settings: Settings, *, labels_required: bool = True) -> ReaderConfig:
-    """Return how these settings read shards. The vocabulary's file is read here."""
-    names: Hashing | Vocabulary | None = None
-    if settings.vocabulary is not None:
-        names = load_vocabulary(settings.vocabulary)
-    elif settings.hash_bits is not None:
-        names = Hashing(settings.hash_bits)
+    """Return how these settings read shards."""
+    names = None if settings.hash_bits is None else Hashing(settings.hash_bits)
     return ReaderConfig(
         index_base=settings.index_base,
         labels="required" if labels_required else "optional",

@@ -178,8 +178,7 @@ def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> Li
         ),
         bias=float(bias[0]) if single and len(bias) == 1 else bias,
         classes=classes,
-        # the vocabulary is in the reader's contract; the path of its file is not stored
-        settings=settings.but(vocabulary=None).to_dict(),
+        settings=settings.to_dict(),
         certificate=certificates[0] if single else joint_certificate(certificates),
         reading={
             **replace(data.reading, multiclass=settings.multiclass).contract(),

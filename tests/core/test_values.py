@@ -91,7 +91,6 @@ BAD_PATHS: list[Callable[[Any], Any]] = [
     lambda path: streamtron.convert("rows.svm", path),
     lambda path: streamtron.generate(path, rows=3, seed=1),
     lambda path: streamtron.log_events(path).__enter__(),
-    lambda path: streamtron.Settings(vocabulary=path),
     lambda path: streamtron.Machine(cache_dir=path),
     lambda path: streamtron.Machine(run_dir=path),
 ]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError, StreamtronError
-from streamtron.core.feature_names import Hashing, Vocabulary, load_vocabulary
+from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.data import find_shards, open_reader
 from streamtron.data.formats import tables
 from streamtron.data.formats.columns import find_columns, resolve_layout
@@ -33,7 +33,7 @@ from streamtron.runs.inputs import reading_from_model
 from streamtron.runs.predict import predict, write_predictions
 from tests.helpers.examples import examples
 from tests.helpers.layouts import LAYOUTS, NAMES, PAIR, WIDTH, Row, named, one, write_table
-from tests.helpers.models import refused
+from tests.helpers.models import make_model, refused
 from tests.helpers.shard_rows import chunks_in, data_of, rows_of
 
 values = st.floats(-100, 100, width=32).filter(lambda value: value != 0)
@@ -204,8 +204,8 @@ BY = "--features NAME (columns there: values list<item: double>, index int64). C
         (WEIGHED, {"weight_column": "x"}, "no column for the row weights, looked for 'x'. Name it"),
         ({"a": NUMBER, "bag": MAP}, {"features": ("a", "bag")}, "features are columns of numbers"),
         ({"a": pa.date32()}, {"features": ("a",)}, "of type date32[day] cannot be the features"),
-        ({"tokens": NAMED_LIST}, {}, "give --hash-bits N or --vocabulary FILE"),
-        ({"features": MAP}, {"names": Hashing(8)}, "no place for --hash-bits or --vocabulary"),
+        ({"tokens": NAMED_LIST}, {}, "give --hash-bits N."),
+        ({"features": MAP}, {"names": Hashing(8)}, "no place for --hash-bits."),
         ({"features": NUMBERS}, {"index_base": 1}, "no place for --index-base 1"),
         ({"features": MAP, "v": NUMBERS}, {"values_column": "v"}, "no place for --values."),
         (TWICE, {}, "2 columns 'f0' could all be the features"),
@@ -346,43 +346,17 @@ def test_a_null_that_hides_in_a_dictionary_is_refused():
             make_batch(batch, columns, Spot("f", "row group 4", 30), ReaderConfig())
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (b"a\nb\na\n", ", line 3: 'a' is in line 1 too. A name has one column; remove one of them"),
-        (b"a\n\nb\n", ", line 2: no name. Remove the line"),
-        (b"", ": no names. A vocabulary has one name a line"),
-        (b"a\n\xff\n", ": not UTF-8 (invalid start byte at byte 2). A vocabulary is text, one"),
-    ],
-)
-def test_a_bad_vocabulary_is_refused_by_its_line(tmp_path, text, sentence):
-    path = tmp_path / "v.txt"
-    path.write_bytes(text)
-    assert refused(lambda: load_vocabulary(str(path))).startswith(f"{path}{sentence}")
-
-
-def test_a_vocabulary_is_lines_of_either_ending_with_the_last_one_closed_or_not(tmp_path):
-    path = tmp_path / "v.txt"
-    for text in ("a\nb c\n", "a\r\nb c\r\n", "\ufeffa\nb c"):
-        path.write_bytes(text.encode())
-        assert load_vocabulary(str(path)).names == ("a", "b c")
-
-
 def test_a_name_beyond_the_vocabulary_weighs_0_and_is_counted_but_refused_in_fit(tmp_path):
-    path, names = tmp_path / "a.parquet", tmp_path / "names.txt"
-    names.write_text("ham\nspam\n")
-    pq.write_table(pa.table({"tokens": [["spam"], ["ham"]] * 4, "y": [1, -1] * 4}), path)
-    model = fit(path, vocabulary=str(names))
-    [before] = predict(model, path)
+    path = tmp_path / "a.parquet"
+    where = {"layout": "lists of names", "features": ["tokens"], "label": "y", "index_base": 0}
+    model = make_model([-1.0, 1.0], 0.0, vocabulary=["ham", "spam"], **where)
     strange = [["spam", "new", "newer"], ["new", "ham"]] * 4
     pq.write_table(pa.table({"tokens": strange, "y": [1, -1] * 4}), path)
-    [after] = predict(model, path)
-    assert after.decisions.tolist() == before.decisions.tolist()
-    assert (before.out_of_range, after.out_of_range) == (0, 12)
+    [found] = predict(model, path)
+    assert found.decisions.tolist() == [1.0, -1.0] * 4
+    assert found.out_of_range == 12
     assert write_predictions(model, path, tmp_path / "out").out_of_range == 12
     assert evaluate(model, path).accuracy == 1
-    with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
-        fit(path, vocabulary=str(names))
     with pytest.raises(DataError, match="'new' is not in the vocabulary of 2 names"):
         chunks_in(path, reading=reading_from_model(model))
 
@@ -422,7 +396,6 @@ def test_text_with_a_hash_or_named_columns_is_refused(tmp_path):
         ({"hash_bits": 0}, "hash-bits is 0: expected 1 to 31."),
         ({"hash_bits": 32}, "hash-bits is 32: expected 1 to 31."),
         ({"features": "a,,b"}, "features is 'a,,b': expected names of columns."),
-        ({"hash_bits": 3, "vocabulary": "v"}, "hash-bits and vocabulary: give one"),
         ({"multilabel": True, "multiclass": True}, "multi"),
         ({"multilabel": True, "weights_in_label": True}, "weights-in-label with multilabel"),
     ],

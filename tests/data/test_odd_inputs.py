@@ -79,11 +79,9 @@ def test_inspect_says_of_a_certificate_without_its_bounds_that_there_is_none(tmp
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A directory with rows in text and in a table of names, and the run of a model."""
+    """A directory with rows in text, and the run of a model."""
     place = tmp_path_factory.mktemp("odd")
     (place / "rows.svm").write_text("1 1:1\n-1 2:1\n")
-    table = {"label": [1, -1], "features": [["a"], ["b"]], "values": [[1.0], [1.0]]}
-    write_table(place / "names.parquet", table)
     assert here(place, "fit", "rows.svm", "--model", "done").returncode == 0
     os.mkfifo(place / "pipe")
     (place / "directory").mkdir()
@@ -94,7 +92,6 @@ def place(tmp_path_factory):
 
 NAMING_A_FILE = {
     "jobs": ("batch",),
-    "a vocabulary": ("fit", "names.parquet", "--model", "m", "--vocabulary"),
     "a scheduler file": ("evaluate", "done", "rows.svm", "--scheduler"),
     "a list of rows": ("forget", "done", "--rows"),
 }

@@ -126,13 +126,10 @@ def test_a_vocabulary_takes_records_and_tokens_and_unknown_names_weigh_nothing()
 BAGS = pa.map_(pa.string(), pa.float64())
 
 
-@pytest.mark.parametrize("names", [{"hash_bits": 3}, {"hash_bits": 12}, {}])
+@pytest.mark.parametrize("names", [{"hash_bits": 3}, {"hash_bits": 12}])
 def test_records_and_tokens_are_decided_as_predict_decides_the_same_rows_in_shards(tmp_path, names):
     rng = np.random.default_rng(0)
     words = [f"w{k}" for k in range(30)]
-    if not names:  # else hashed, some into the same column
-        (tmp_path / "words.txt").write_text("\n".join(words))
-        names = {"vocabulary": str(tmp_path / "words.txt")}
     tokens = [rng.choice(words, rng.integers(0, 6)).tolist() for _ in range(60)]
     # eighths, so that float32 holds them and their sums
     bags = [{w: float(rng.integers(1, 40)) / 8 for w in row} for row in tokens]

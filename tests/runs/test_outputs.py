@@ -93,7 +93,7 @@ READS: dict[str, dict[str, str]] = {
     "m.run/run.sqlite": EVERY,
     "m.run/new": EVERY,
     "held": {"fit": "--valid held", "sweep": "", "predict": "", "report": ""},
-    "words": dict.fromkeys(("fit", "sweep", "certify shards"), "--vocabulary words"),
+    "words": dict.fromkeys(("fit", "sweep"), "--transformer words"),
     "scheduler.json": dict.fromkeys(SCHEDULER, "--scheduler scheduler.json"),
     "rows.csv": {"forget": "--rows rows.csv"},
     "w": {"certify shards": ""},

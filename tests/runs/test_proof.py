@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streamtron import LinearModel, Machine, Settings, certify, fit, run
 from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.feature_names import Hashing
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
 from streamtron.runs.certify import Proof
@@ -341,18 +342,18 @@ def test_coefficients_are_certified_against_tables_with_labels_and_names(tmp_pat
     x = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     y = np.where(x @ [1.0, -1.0, 0.5] > 0, 1, -1)
     (tmp_path / "a.svm").write_text("".join(svm_lines(x, y)))
-    names = ("red", "green", "blue")
+    hashes = {Hashing(2).columns([name])[0]: name for name in map(str, range(99))}
+    names = tuple(hashes[k] for k in range(3))
     lists = [list(zip(names, row, strict=True)) for row in x.tolist()]
     columns = dict(zip(names, x.T, strict=True))
     pq.write_table(pa.table({"class of": y, "w": np.ones(300), **columns}), tmp_path / "a.parquet")
     pairs = pa.array(lists, pa.map_(pa.string(), pa.float32()))
     pq.write_table(pa.table({"class of": y, "bag": pairs}), tmp_path / "b.parquet")
-    (tmp_path / "names").write_text("\n".join(names))
     np.save(tmp_path / "w.npy", [1.0, -1.0, 0.5])
     problem = Settings(C=1.0, rho=0.0)
     model, place = (load_any(tmp_path / "w.npy", index_base=base) for base in (1, 0))
     wanted = certify(model, tmp_path / "a.svm", settings=problem).certificate
-    bag = {"features": ("bag",), "vocabulary": str(tmp_path / "names")}
+    bag = {"features": ("bag",), "hash_bits": 2}
     for shard, places in (("a", {"features": names, "weight": "w"}), ("b", bag)):
         model = with_places(place, Settings(label="class of", **places))
         found = certify(model, tmp_path / f"{shard}.parquet", settings=problem).certificate

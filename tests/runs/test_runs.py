@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import streamtron
@@ -542,17 +540,6 @@ def test_an_update_whose_time_is_up_is_a_change_that_the_next_one_goes_on_from(t
     updated = streamtron.update(tmp_path / "m", shards[7])
     assert (updated.exit_code, updated.report["rows"]) == (0, 8 * ROWS)
     one_sentence(here(tmp_path, *words[:-4], "--time-limit", "soon"), 2, "s, m or h, as in 5m")
-
-
-def test_a_vocabulary_whose_names_moved_is_refused_by_a_run_that_has_ended(tmp_path):
-    """Old weights, read as those of other names, had kept their certificate."""
-    words, settings = tmp_path / "words", Settings(vocabulary=str(tmp_path / "words"))
-    rows = [{"features": ["a"], "label": 1}, {"features": ["b", "c"], "label": 0}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    for names, resume in (("a\nb\nc\n", False), ("a\nb\nc\n", True), ("b\na\nc\n", True)):
-        words.write_text(names)
-        with nullcontext() if names[0] == "a" else pytest.raises(DataError, match="of other names"):
-            streamtron.run(tmp_path / "a.parquet", settings, model=tmp_path / "m", resume=resume)
 
 
 def tampered(shard: Path) -> None:

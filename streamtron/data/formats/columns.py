@@ -290,10 +290,10 @@ class _Table(NamedTuple):
         reading, layout = self.reading, columns.layout
         what = f"the features in {columns.features[0]!r} are {LAYOUTS[layout].words}"
         if columns.have_names and reading.names is None:
-            names = "Names need columns: give --hash-bits N or --vocabulary FILE."
+            names = "Names need columns: give --hash-bits N."
             self.refuse(f"{what}. {names}", SettingsError)
         for is_given, fits, setting in (
-            (reading.names, columns.have_names, "--hash-bits or --vocabulary"),
+            (reading.names, columns.have_names, "--hash-bits"),
             (reading.values_column, layout.startswith("lists"), "--values"),
             (reading.table_base, layout in ("lists", "pairs", "map"), "--index-base 1"),
         ):

@@ -92,8 +92,8 @@ class LibsvmReader(FileReader):
         if any(name is not None for name in named):
             raise SettingsError(
                 f"{self.name}: libsvm text has column numbers and no names. Leave --label, "
-                "--weight, --features, --values, --columns, --text, --transformer, --hash-bits and "
-                "--vocabulary out."
+                "--weight, --features, --values, --columns, --text, --transformer and "
+                "--hash-bits out."
             )
         return self.reading
 

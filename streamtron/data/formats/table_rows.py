@@ -67,8 +67,8 @@ def _columns_of(
             at = first(np.isin(codes, strange))
             spot.refuse(
                 row_of(indptr, at),
-                f"{names[codes[at]]!r} is not in the vocabulary of {known} names. Add it at the "
-                "vocabulary's end, remove it, or use --hash-bits.",
+                f"{names[codes[at]]!r} is not in the vocabulary of {known} names. Remove it, or "
+                "fit anew.",
             )
         columns[strange] = known + np.arange(len(strange))
     indices: NDArray[np.uint32] = columns.astype(np.uint32)[codes]
