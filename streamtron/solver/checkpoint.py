@@ -149,6 +149,10 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     history = [_made(ReadingBounds, reading) for reading in saved["progress"]["history"]]
     lists = {"reports": reports, "history": history}
     progress = _made(Progress, {**saved["progress"], **lists})
+    told, fresh = {"reports", "history", "finished"}, Progress()
+    counts = {*_names(Progress)} - told
+    if not all(_alike(getattr(progress, name), getattr(fresh, name)) for name in counts):
+        raise ValueError("progress of other types")
     if progress.finished not in (None, *ENDS):
         raise ValueError("an end of another name")
     if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
@@ -177,6 +181,16 @@ def _like(expected: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype != expected.dtype or array.shape != expected.shape:
         raise ValueError("arrays of another kind or length")
     return array
+
+
+def _alike(value: Any, known: Any) -> bool:
+    """Whether a value, and all that it holds, is of the types of another one."""
+    if isinstance(known, dict):
+        pairs = [(value[name], known[name]) for name in known]
+        return len(value) == len(known) and all(_alike(*pair) for pair in pairs)
+    if isinstance(known, list):
+        return len(value) == len(known) and all(map(_alike, value, known))
+    return type(value) is type(known)
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -231,6 +231,8 @@ def _no_number(record: str, name: str) -> Callable[[dict[str, Any], dict[str, An
 FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
     "a field is missing": lambda fields, arrays: fields.pop("scan"),
     "an unknown field": lambda fields, arrays: fields["best"].update(other=1),
+    "phases of no name": lambda fields, arrays: fields["progress"].update(phases={}),
+    "counts that are no numbers": lambda fields, arrays: fields["progress"].update(visited="x"),
     "an end of another name": lambda fields, arrays: fields["progress"].update(finished="x"),
     "an unknown array": lambda fields, arrays: fields["best"].update(w={"array": "x"}),
     "short weights": lambda fields, arrays: arrays.update(dict.fromkeys(arrays, np.zeros(1))),
