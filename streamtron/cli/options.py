@@ -91,6 +91,10 @@ LISTS = {
 """Settings that may have several values in a sweep → their help."""
 
 
+OPTIONS = [name for name in SETTINGS if name != "held_out"]  # --valid 20% sets that one
+"""Settings that have an option."""
+
+
 def option_name(setting: str) -> str:
     """Return the option of a setting: ``--max-epochs`` of ``max_epochs``."""
     return "--" + setting.replace("_", "-")
@@ -111,7 +115,7 @@ def setting_options(*names: str, default: str | None = None) -> Callable[[Comman
     """Give a command the options of these settings, by default of all. One that is not given is
     None, so that a file of columns can decide. ``default`` : what the help says in place of the
     settings' own defaults."""
-    return _together(*(_setting_option(name, default) for name in names or SETTINGS))
+    return _together(*(_setting_option(name, default) for name in names or OPTIONS))
 
 
 def _setting_option(name: str, shown: str | None = None) -> Callable[[Command], Command]:
@@ -138,7 +142,7 @@ candidate_options = _together(
         )
         for name, words in LISTS.items()
     ),
-    setting_options(*(name for name in SETTINGS if name not in LISTS)),
+    setting_options(*(name for name in OPTIONS if name not in LISTS)),
 )
 """Options of all settings, where those of ``LISTS`` take lists."""
 
@@ -263,7 +267,7 @@ class Grouped(click.Command):
 COMMON = "Common options"
 _GROUPS: dict[str, Collection[str]] = {
     COMMON: (),
-    "Data; tables are Parquet, Arrow, CSV and JSON lines": (*READING[3:], "index_base", "held_out"),
+    "Data; tables are Parquet, Arrow, CSV and JSON lines": (*READING[3:], "index_base"),
     "Machine, which never changes the model": (
         *MACHINE,
         *("workers", "scheduler", "log", "metrics", "witness"),

@@ -318,6 +318,8 @@ def _command(name: str, settings: Values) -> str:
     defaults |= {"loss": Settings().loss, "rho": Settings().rho}
     words = ["streamtron", "fit", "SHARDS", "--model", name]
     given = {k: v for k, v in settings.items() if v is not None and v != defaults.get(k)}
+    if held_out := given.pop("held_out", None):
+        words += ["--valid", f"{100 * held_out:g}%"]
     for key, value in given.items():
         if isinstance(value, Mapping):
             value = [f"{label}={weight}" for label, weight in value.items()]

@@ -268,6 +268,7 @@ def test_rows_left_out_are_in_no_histogram_and_shards_that_are_gone_cost_it_alon
     text, _ = _reported(run, tmp_path, model)
     assert sum(_bars(text, "Margins of the training rows")) == left["rows"] < 260
     assert f"{left['forgotten_rows']} rows were forgotten" in text
+    assert "streamtron fit SHARDS --model m --valid 25%" in text
     shard.unlink()
     text, page = _reported(run, tmp_path, model)
     assert "The margins of the training rows are not shown" in text

@@ -111,7 +111,6 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
         ("--metric beauty", "beauty"),
         ("--folds 1", "folds is 1, and there are 4 shards"),
         ("--valid 20% --folds 2", "folds are for a sweep without"),
-        ("--valid 20% --held-out 0.1", "held_out is 0.1 and also 0.2"),
         ("--folds 5", "folds is 5, and there are 4 shards"),
         ("--folds 2 --no-refit", "no-refit is for a share of the rows"),
         ("--folds 2 --valid held-out", "folds are for a sweep without validation shards"),
@@ -123,6 +122,11 @@ def test_draws_are_log_uniform_numbers_that_can_be_typed_and_uniform_in_the_list
 def test_what_cannot_be_swept_is_a_sentence_that_names_it_and_exit_code_2(words, part, run, place):
     one_sentence(run("sweep", "train", "--model", "refused", *words.split()), 2, part)
     assert not list(place.glob("refused*"))
+
+
+def test_two_shares_of_the_rows_are_not_held_out(place):
+    with pytest.raises(SettingsError, match=r"held_out is 0.1 and also 0.2: give one"):
+        streamtron.sweep(place / "train", valid="20%", held_out=0.1)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_every_setting_is_an_option_of_sweep_and_the_lists_are_those_that_take_m
     there = {
         parameter.name for parameter in sweep_command.params if isinstance(parameter, click.Option)
     }
-    assert set(SETTINGS) <= there
+    assert set(SETTINGS) - {"held_out"} <= there
 
 
 def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place, swept):
