@@ -110,7 +110,7 @@ class Manifest:
 
 
 MOST = 2**62
-"""More than shards have of rows, nonzeros or bytes."""
+"""More than shards have of rows, nonzeros or bytes, and more than is ever read of them."""
 
 
 def _record(home: str | None, from_here: Any = None, **fields: Any) -> ShardRecord:

@@ -40,6 +40,7 @@ from streamtron.core.rows import Label
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.data import Dataset, Manifest, ShardFile, remove_abandoned
 from streamtron.data.deletions import Deletions
+from streamtron.data.manifest import MOST
 
 if TYPE_CHECKING:
     from streamtron.model.linear_model import LinearModel
@@ -482,6 +483,8 @@ def _read_state(path: Path) -> SavedState:
             raise ValueError("no learners")
         _ = state.group  # raises, if it is none
         read = int(content["nonzeros_read"]), int(content["bytes_read"])
+        if not all(0 <= number < MOST for number in read):
+            raise ValueError("more than was read")
         seen, seconds = dict(content["seen"]), float(content["seconds"])
         return SavedState(state, list(labels), numbers, *read, seconds, seen)
     except _NO_FACT as error:

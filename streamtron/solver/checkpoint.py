@@ -31,7 +31,15 @@ OWN: dict[str, Any] = {
 }
 """Fields of a learner that are plain values, and their types."""
 
-NO_STATE = (LookupError, TypeError, ValueError, AttributeError, StopIteration, InternalError)
+NO_STATE = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    StopIteration,
+    InternalError,
+)
 """What content that is no state raises; the last one, bounds that exclude each other."""
 
 Arrays = dict[str, Any]
@@ -153,8 +161,10 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     counts = {*_names(Progress)} - told
     if not all(_alike(getattr(progress, name), getattr(fresh, name)) for name in counts):
         raise ValueError("progress of other types")
-    if progress.finished not in (None, *ENDS):
-        raise ValueError("an end of another name")
+    if progress.finished not in (None, *ENDS) or (progress.finished and certificate is None):
+        raise ValueError("an end of another name, or without a proof")
+    if not _alike([best.bias, best.averaged, best.gap_before], [0.0, 0, 0.0]):
+        raise ValueError("best weights of other types")
     if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
         raise ValueError("weights that are no numbers")
     frozen = expansion = None
@@ -190,7 +200,7 @@ def _alike(value: Any, known: Any) -> bool:
         return len(value) == len(known) and all(_alike(*pair) for pair in pairs)
     if isinstance(known, list):
         return len(value) == len(known) and all(map(_alike, value, known))
-    return type(value) is type(known)
+    return type(value) is type(known) and not (isinstance(value, int) and abs(value) >= 2**62)
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
