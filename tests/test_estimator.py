@@ -28,7 +28,6 @@ from streamtron.core.config import REGRESSION, SKLEARN_NAMES, Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.core.text import up
 from streamtron.estimator.parameters import machine_of, settings_of
-from streamtron.model.linear_model import LinearModel
 from tests.helpers.examples import slow_but
 from tests.helpers.svm_text import svm_lines, write_shards
 
@@ -344,41 +343,12 @@ def test_a_gap_not_reached_is_warned_of_with_its_size():
     assert model.n_iter_ == 1
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("intercept", [{}, {"intercept_scaling": 9.0}, {"fit_intercept": False}])
-def test_a_warm_start_on_the_same_rows_proves_at_once_what_is_there(classes, intercept):
-    X, y = _rows(classes=classes)
-    model = StreamtronClassifier(warm_start=True, tol=1e-4, **intercept).fit(X, y)
-    before, gaps = model.coef_, _gaps(model)
-    assert model.fit(X, y).n_iter_ == 0
-    assert np.allclose(model.coef_, before, rtol=1e-2)
-    assert max(_gaps(model)) <= max(gaps) + 1e-12
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_warm_start_at_another_c_and_other_weights_meets_the_tolerance_it_is_given(loss):
-    X, y = _rows()
-    model = StreamtronClassifier(loss=loss, warm_start=True, tol=1e-5).fit(X, y)
-    heavy = 2.0 if loss == "hinge" else 900.0  # with which LIBLINEAR converges
-    weights = np.random.default_rng(2).choice([0.0, 1.0, heavy], len(y))
-    model.set_params(C=40.0).fit(X, y, sample_weight=weights)
-    theirs = _rival(model).fit(X, y, sample_weight=weights)
-    [mine], [least] = (_objectives(one, X, y, weights) for one in (model, theirs))
-    assert _gaps(model)[0] <= 1e-5
-    assert least * (1 - 1e-9) <= mine <= least * (1 + 1.1e-5)
-
-
-def test_a_warm_start_with_other_rows_and_a_second_fit_without_one_begin_from_nothing():
+def test_a_second_fit_begins_from_nothing():
     X, y = _rows()
     fresh = StreamtronClassifier().fit(X[:100], y[:100])
-    warm = StreamtronClassifier(warm_start=True).fit(X, y).fit(X[:100], y[:100])
-    cold = StreamtronClassifier().fit(X[:100], y[:100]).fit(X[:100], y[:100])
-    for model in (warm, cold):
-        assert np.array_equal(model.coef_, fresh.coef_)
-        assert model.n_iter_ == fresh.n_iter_ > 0
-    other = {"loss": "hinge", "intercept": "free"}  # whose bias is 4,096 times another weight
-    freed = StreamtronClassifier(warm_start=True).fit(X, y).set_params(**other).fit(X, y)
-    assert np.array_equal(freed.coef_, StreamtronClassifier(**other).fit(X, y).coef_)
+    again = StreamtronClassifier().fit(X, y).fit(X[:100], y[:100])
+    assert np.array_equal(again.coef_, fresh.coef_)
+    assert again.n_iter_ == fresh.n_iter_ > 0
 
 
 @pytest.mark.parametrize("intercept", ["penalised", "free"])
@@ -451,7 +421,7 @@ def test_rows_of_another_problem_are_refused_and_of_the_same_are_learned(classes
     model.set_params(**clone(twin).get_params()).partial_fit(X[40:], y[40:])
     assert model.certificate_ == twin.partial_fit(X[40:], y[40:]).certificate_
     same_problem = {"tol": 0.5, "max_iter": 7, "random_state": 3, "class_weight": {0: 1.0}}
-    model.set_params(**same_problem, warm_start=True).partial_fit(X, y)
+    model.set_params(**same_problem).partial_fit(X, y)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -513,55 +483,32 @@ def test_a_verbose_fit_prints_a_line_for_every_reading_of_every_class(classes, c
 @pytest.mark.parametrize("classes", [2, 3])
 def test_sparse_weights_decide_the_same_and_dense_ones_come_back(classes):
     X, y = _rows(classes=classes)
-    model = StreamtronClassifier(warm_start=True).fit(X, y)
+    model = StreamtronClassifier().fit(X, y)
     dense, decisions = model.coef_, model.decision_function(X)
     assert sparse.issparse(model.sparsify().coef_)
     assert model.decision_function(X) == pytest.approx(decisions, rel=1e-12)
     assert np.array_equal(model.densify().coef_, dense)
-    assert model.sparsify().fit(X, y).n_iter_ == 0
     model.sparsify().partial_fit(X, y)
     assert not sparse.issparse(model.coef_)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_model_becomes_a_classifier_and_a_classifier_of_scikit_learn(classes, loss, tmp_path):
+def test_a_model_becomes_a_classifier_of_scikit_learn(classes, loss, tmp_path):
     X, y = _rows(classes=classes)
     root = write_shards(tmp_path / "rows", svm_lines(X, y, 0), 1)
     names = {"loss": loss, "C": 0.5, "class_weight": {"0": 2.0}, "multiclass": classes > 2}
-    model = streamtron.fit(root, model=tmp_path / "m", **names)
-    ours = StreamtronClassifier.from_model(tmp_path / "m")
-    wanted = StreamtronClassifier(loss=loss, C=0.5, class_weight={0.0: 2.0}, random_state=0)
-    assert ours.get_params() == wanted.get_params()
-    assert ours.certificate_ == model.certificate
-    for other in (ours, model.to_sklearn()):
-        assert np.array_equal(other.predict(X), model.predict(X))
-        assert other.decision_function(X) == pytest.approx(model.decision_function(X), rel=1e-9)
+    model = streamtron.fit(root, **names)
+    theirs = model.to_sklearn()
+    assert np.array_equal(theirs.predict(X), model.predict(X))
+    assert theirs.decision_function(X) == pytest.approx(model.decision_function(X), rel=1e-9)
+    ours = StreamtronClassifier(loss=loss, C=0.5, class_weight={0.0: 2.0}).fit(X, y.astype(float))
+    assert ours.coef_ == pytest.approx(np.atleast_2d(model.weights), rel=1e-6)
     if loss == "log_loss":
         proba = model.predict_proba(X)
-        assert ours.predict_proba(X) == pytest.approx(proba, rel=1e-9)
-        assert ours.predict_log_proba(X) == pytest.approx(np.log(proba), rel=1e-9, abs=1e-12)
-    assert clone(ours).fit(X, y.astype(float)).coef_ == pytest.approx(ours.coef_, rel=1e-6)
-
-
-def test_a_model_that_no_classifier_can_be_is_refused_and_one_without_rows_learns_no_more(tmp_path):
-    (tmp_path / "a.svm").write_text("1,2 1:1\n2 2:1\n1 3:1\n")
-    (tmp_path / "b.svm").write_text("1 1:1\n2 2:1\n")
-    several = streamtron.fit(tmp_path / "a.svm", multilabel=True)
-    hard = streamtron.fit(tmp_path / "b.svm", delta=0, stage="1")
-    calibrated = streamtron.calibrate(streamtron.fit(tmp_path / "b.svm"), tmp_path / "b.svm")
-    assert StreamtronClassifier.from_model(calibrated.but(calibration=None)).n_features_in_ == 2
-    for model, sentence in (
-        (several, "a multilabel model"),
-        (hard, "the hard margin"),
-        (calibrated, "use model.to_sklearn"),
-    ):
-        with pytest.raises(SettingsError, match=sentence):
-            StreamtronClassifier.from_model(model)
-    model = StreamtronClassifier.from_model(streamtron.fit(tmp_path / "b.svm", rho=0))
-    assert not model.fit_intercept
-    with pytest.raises(SettingsError, match="partial_fit after from_model"):
-        model.partial_fit(np.eye(2), [1, 2])
+        assert ours.predict_proba(X) == pytest.approx(proba, rel=1e-6)
+        logarithms = pytest.approx(np.log(proba), rel=1e-6, abs=1e-12)
+        assert ours.predict_log_proba(X) == logarithms
 
 
 NUMBERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -617,20 +564,3 @@ def test_several_numbers_a_row_are_refused():
         StreamtronRegressor().fit(X, both)
     predicted = MultiOutputRegressor(StreamtronRegressor()).fit(X, both).predict(X)
     assert np.array_equal(predicted[:, 0], StreamtronRegressor().fit(X, y).predict(X))
-
-
-@pytest.mark.parametrize("loss", REGRESSION)
-def test_a_warm_start_at_another_c_meets_the_tolerance_and_no_intercept_is_none(loss):
-    X, y, _ = _numbers()
-    model = StreamtronRegressor(loss=loss, warm_start=True, tol=1e-4).fit(X, y)
-    model.set_params(C=0.1, fit_intercept=False).fit(X, y)
-    assert model.intercept_ == 0.0
-    assert model.certificate_["relative_duality_gap"] <= 1e-4
-
-
-def test_a_model_of_numbers_becomes_a_regressor():
-    model = LinearModel([1.0], 2.0, (), {"loss": "huber", "C": 3.0}, None, {"index_base": 0})
-    regressor = StreamtronRegressor.from_model(model)
-    assert (regressor.predict([[5.0]]).tolist(), regressor.C) == ([7.0], 3.0)
-    with pytest.raises(SettingsError, match="cannot be made of a regression model"):
-        StreamtronClassifier.from_model(model)

@@ -5,17 +5,15 @@ Rows in memory go through the same training loop as shards and give the same wei
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
@@ -25,19 +23,17 @@ from streamtron.core.events import Event, Listener, ReadingDone, ignore, now_and
 from streamtron.core.rows import Data, Label
 from streamtron.core.text import format_size, label_text, up
 from streamtron.data.profile import with_guesses
-from streamtron.estimator.parameters import machine_of, parameters_of, settings_of
+from streamtron.estimator.parameters import machine_of, settings_of
 from streamtron.estimator.rows import MatrixRows, sorted_labels
 from streamtron.model.display import ModelCertificate, joint_certificate
-from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import namer_of
 from streamtron.runs.fit import opened
-from streamtron.runs.inputs import as_model, as_paths, cache_directory
+from streamtron.runs.inputs import as_paths, cache_directory
 from streamtron.runs.job import Call
 from streamtron.runs.learners import against_rest, in_order, train_in_groups, vector_length
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
 from streamtron.runs.report import certificate_of, sign_of_learner
-from streamtron.solver.alphas import Alphas
-from streamtron.solver.learner import Learner, set_weights
+from streamtron.solver.learner import Learner
 from streamtron.solver.partial_fit import EarlierData
 
 if TYPE_CHECKING:
@@ -120,16 +116,12 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
     tol: float
     max_iter: int
     random_state: Any
-    warm_start: bool
     n_jobs: int | None
     verbose: int
     class_weight: Mapping[Any, float] | str | None = None
 
     coef_: Any
     intercept_: Any
-
-    _kinds: ClassVar[tuple[str, ...]]
-    """the models that it can be made of"""
 
     def fit_shards(
         self,
@@ -189,42 +181,10 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         namer = namer_of(data.reading.contract())
         self._name_features(getattr(namer, "names", ())[: self.n_features_in_])
         self.transformer_ = None if transformer is None else transformer.estimator
-        self._rows = data.rows
         self._problem = problem_of(learners, settings, labels)
         sign = sign_of_learner(data.labels, labels, settings)
         numbers = data.numbers.astype(np.int64) - base
         return self._conclude(np.array(labels), learners, numbers, settings, sign)
-
-    @classmethod
-    def from_model(cls, model: LinearModel | str | os.PathLike[str]) -> Self:
-        """Return a fitted estimator of a model's weights, classes and certificate.
-
-        Parameters
-        ----------
-        model : a model or its file; its settings become parameters, as far as they are such.
-            Column j of X is its ``weights[…, j]``: it takes no documents and no records.
-
-        Raises
-        ------
-        SettingsError : a multilabel model, or one of numbers where classes are predicted, or the
-            other way round; a calibrated model; a model of the hard margin.
-        """
-        model = as_model(model)
-        if model.kind not in cls._kinds:
-            raise SettingsError(f"{cls.__name__} cannot be made of a {model.kind} model.")
-        if model.calibration is not None:
-            raise SettingsError(
-                f"{cls.__name__} predicts by decisions, and the model is calibrated: use "
-                "model.to_sklearn(), or leave out its probabilities by model.but(calibration=None)."
-            )
-        fitted = cls(**parameters_of(model))
-        fitted._set_weights(np.atleast_2d(model.weights).copy(), np.atleast_1d(model.bias).copy())
-        if model.classes:
-            fitted.classes_ = np.array(model.classes)
-        fitted.n_iter_, fitted.n_features_in_ = 0, model.columns
-        fitted._name_features(model.feature_names[: model.columns])
-        fitted.certificate_ = ModelCertificate(model.certificate)
-        return fitted
 
     def _name_features(self, names: Sequence[str]) -> None:
         """Set or drop the names of the columns; they are kept where all have one."""
@@ -234,46 +194,20 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit_memory(self, rows: MatrixRows, settings: Settings) -> Self:
         machine = machine_of(self.n_jobs)
-        warm = (
-            self.warm_start
-            and hasattr(self, "_alphas")
-            and np.array_equal(rows.classes, getattr(self, "classes_", ()))
-            and (self._rows, self.coef_.shape[-1]) == rows.X.shape
-            and all(past.rho == settings.augmentation for past in self._past)  # of the bias
-        )
         check_width(rows.X.shape[1], len(rows.classes), machine)
         data = rows.data()
         size = size_of(data, settings)
         if not fits_in_memory(settings, size):
             data.held = None
         learners = learners_of(rows, data, settings, self.class_weight)
-        if warm:
-            self._start_warm(learners, data.numbers)
         classes = [label_text(label) for label in rows.classes.tolist()]
         name_of = (lambda number: classes[int(number)]) if len(classes) > 2 else None
         listen = _lines(name_of) if self.verbose else ignore
         plan = plan_memory(settings, machine, size, len(learners))
         plan.check(settings)
         train_in_groups(data, learners, settings, machine, listen, at_once=plan.at_once)
-        self._rows = len(rows.codes)
         self._problem = problem_of(learners, settings, rows.numbers)
         return self._conclude(rows.classes, learners, data.numbers.astype(np.int64), settings)
-
-    def _start_warm(self, learners: Sequence[Learner], numbers: NDArray[np.uint32]) -> None:
-        """Give learners the weights, and if they prove anything the dual variables, of the fit
-        before."""
-        coef = self.coef_.toarray() if sparse.issparse(self.coef_) else self.coef_
-        weights, biases = np.atleast_2d(coef)[:, numbers], np.atleast_1d(self.intercept_)
-        for number, learner in enumerate(learners):
-            center, rho = learner.targets.center, learner.augmentation
-            if learner.outputs > 1:
-                v = np.column_stack([weights, biases / rho if rho > 0.0 else biases]).ravel()
-                set_weights(learner, v[:-1], float(v[-1]), None)
-                continue
-            bias = (float(biases[number]) - center) / rho if rho > 0.0 else 0.0
-            known = learner.loss.quadratic  # else those of another C prove nothing
-            alphas = copy.deepcopy(self._alphas[number]) if known else Alphas()
-            set_weights(learner, weights[number].copy(), bias, alphas)
 
     def _conclude(
         self,
@@ -289,7 +223,6 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
             self.classes_ = classes
         self.n_iter_ = max(learner.progress.full_epochs for learner in learners)
         self._centers = np.array([learner.targets.center for learner in learners])
-        self._alphas = [learner.alphas for learner in learners]
         columns = self.n_features_in_
         self._past = [EarlierData.of(learner, numbers, columns, sign) for learner in learners]
         certificates = [certificate_of(learner) for learner in learners]

@@ -65,9 +65,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         proven: the optimum is at least (1 − tol) times the objective reached.
     max_iter : full epochs at most, ≥ 1.
     random_state : seed of the order of rows, ≥ 0; None is seed 0.
-    warm_start : begin ``fit`` at the weights of the previous fit, and with the squared hinge at its
-        dual variables, if rows, columns and classes are as many and the intercept is of the same
-        kind. The optimum is the same.
     n_jobs : threads; None = one, -1 = all processors, -2 = all but one. The weights are the same
         bits.
     verbose : whether to print a line for every reading, and every ten seconds.
@@ -94,8 +91,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
     True
     """
 
-    _kinds = "two classes", "multiclass"
-
     def __init__(
         self,
         *,
@@ -110,7 +105,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         tol: float = 0.001,
         max_iter: int = 100,
         random_state: Any = None,
-        warm_start: bool = False,
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
@@ -125,7 +119,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
-        self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.verbose = verbose
 
@@ -185,8 +178,6 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
             ``intercept`` or loss.
         """
         first = not hasattr(self, "classes_")
-        if not first and not hasattr(self, "_past"):
-            raise SettingsError("partial_fit after from_model: call fit with all rows.")
         if self.class_weight == "balanced":
             raise SettingsError("partial_fit with class_weight='balanced': give {label: weight}.")
         if first and classes is None:

@@ -1,4 +1,4 @@
-"""The parameters of estimators as settings, and the other way round."""
+"""The parameters of estimators as settings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import is_regressor
 
-from streamtron.core.config import SKLEARN_NAMES, Machine, Settings, label_weights, prices
+from streamtron.core.config import SKLEARN_NAMES, Machine, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.limits import available_processors
-from streamtron.model.linear_model import LinearModel
 
 if TYPE_CHECKING:
     from streamtron.estimator.base import StreamtronEstimator
@@ -64,19 +63,3 @@ def machine_of(n_jobs: Any) -> Machine:
         n_jobs = max(1, available_processors() + 1 + n_jobs)
     with _named_as_in_sklearn():
         return Machine(threads=1 if n_jobs is None else n_jobs)
-
-
-def parameters_of(model: LinearModel) -> dict[str, Any]:
-    """Return the parameters with which a model was fitted, as far as it says them."""
-    known = {name: value for name, value in model.settings.items() if value is not None}
-    if "delta" in known:
-        known["C"] = prices(None, known["delta"])["C"]
-    if isinstance(weights := known.get("class_weight"), Mapping):
-        by_label = label_weights(Settings(class_weight=weights))
-        known["class_weight"] = {c: by_label[c] for c in model.classes if c in by_label}
-    parameters = {key: known[name] for key, name in SKLEARN_NAMES.items() if name in known}
-    if known.get("rho") == 0.0 or known.get("intercept") == "none":
-        parameters |= {"fit_intercept": False, "intercept_scaling": 1.0}
-    if parameters.get("C", 1.0) is None:
-        raise SettingsError("a model of the hard margin has no C: fit with one.")
-    return parameters

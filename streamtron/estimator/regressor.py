@@ -47,8 +47,6 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
     array([7.])
     """
 
-    _kinds = ("regression",)
-
     def __init__(
         self,
         *,
@@ -63,7 +61,6 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
         tol: float = 0.001,
         max_iter: int = 100,
         random_state: Any = None,
-        warm_start: bool = False,
         n_jobs: int | None = None,
         verbose: int = 0,
     ) -> None:
@@ -78,7 +75,6 @@ class StreamtronRegressor(RegressorMixin, LinearModel, StreamtronEstimator):  # 
         self.tol = tol
         self.max_iter = max_iter
         self.random_state = random_state
-        self.warm_start = warm_start
         self.n_jobs = n_jobs
         self.verbose = verbose
 

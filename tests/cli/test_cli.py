@@ -50,7 +50,8 @@ def model(place, run):
 def test_every_setting_is_an_option_of_fit_whose_help_ends_with_its_default():
     assert list(SETTINGS) == [field.name for field in fields(Settings)]
     given = {parameter.name: parameter for parameter in fit.params}
-    for field in fields(Settings):
+    assert {*SETTINGS} - {*options.OPTIONS} == {"held_out"}
+    for field in map(SETTINGS.get, options.OPTIONS):
         option = given[field.name]
         assert isinstance(option, click.Option)
         assert options.option_name(field.name) in option.opts

@@ -122,12 +122,10 @@ def test_probabilities_are_the_softmax_of_decisions_wherever_they_are_asked_for(
     chosen = expected[np.arange(len(y)), y]
     assert measured["log_loss"] == pytest.approx(-np.log(chosen).mean())
     fitted = StreamtronClassifier(loss="softmax").fit(X, y)
-    again = StreamtronClassifier.from_model(model)
     np.testing.assert_allclose(fitted.predict_proba(X), expected, atol=0.02)
-    np.testing.assert_allclose(again.predict_proba(X), expected, rtol=1e-12)
 
 
-def test_an_estimator_learns_in_parts_starts_warm_and_goes_on_from_shards(tmp_path):
+def test_an_estimator_learns_in_parts_and_goes_on_from_shards(tmp_path):
     X, y = digits()
     rows = np.random.default_rng(0).permutation(len(y))
     in_parts = StreamtronClassifier(loss="softmax")
@@ -136,8 +134,8 @@ def test_an_estimator_learns_in_parts_starts_warm_and_goes_on_from_shards(tmp_pa
     least = least_primal(X, y, loss="softmax")
     assert 0.3 * least < in_parts.certificate_["dual_objective"] <= least
     assert in_parts.score(X, y) > 0.94
-    warm = StreamtronClassifier(loss="softmax", C=0.5, warm_start=True).fit(X, y)
-    assert holds({"certificate": warm.set_params(C=1.0).fit(X, y).certificate_}, least)
+    whole = StreamtronClassifier(loss="softmax").fit(X, y)
+    assert holds({"certificate": whole.certificate_}, least)
     shards = write_shards(tmp_path, svm_lines(X, y, 0)[::-1], 2)
     ours = StreamtronClassifier(loss="softmax")
     ours.fit_shards(shards, classes=range(10), index_base=0)
