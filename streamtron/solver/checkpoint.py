@@ -42,6 +42,9 @@ NO_STATE = (
 )
 """What content that is no state raises; the last one, bounds that exclude each other."""
 
+_PLAIN = ("int", "float", "bool", "str")
+"""Types that a field may be said to have, perhaps with ``| None``."""
+
 Arrays = dict[str, Any]
 
 T = TypeVar("T")
@@ -157,14 +160,13 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     history = [_made(ReadingBounds, reading) for reading in saved["progress"]["history"]]
     lists = {"reports": reports, "history": history}
     progress = _made(Progress, {**saved["progress"], **lists})
-    told, fresh = {"reports", "history", "finished"}, Progress()
-    counts = {*_names(Progress)} - told
+    counts, fresh = ("phases", "gained", "told"), Progress()
     if not all(_alike(getattr(progress, name), getattr(fresh, name)) for name in counts):
-        raise ValueError("progress of other types")
+        raise ValueError("counts of other types")
     if progress.finished not in (None, *ENDS) or (progress.finished and certificate is None):
         raise ValueError("an end of another name, or without a proof")
-    if not _alike([best.bias, best.averaged, best.gap_before], [0.0, 0, 0.0]):
-        raise ValueError("best weights of other types")
+    if not reports:
+        raise ValueError("no stage")
     if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
         raise ValueError("weights that are no numbers")
     frozen = expansion = None
@@ -200,13 +202,25 @@ def _alike(value: Any, known: Any) -> bool:
         return len(value) == len(known) and all(_alike(*pair) for pair in pairs)
     if isinstance(known, list):
         return len(value) == len(known) and all(map(_alike, value, known))
-    return type(value) is type(known) and not (isinstance(value, int) and abs(value) >= 2**62)
+    return _is(value, type(known).__name__)
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether a value is of a kind: int, float, bool or str, or None where it says so."""
+    kinds = kind.split(" | ")
+    if value is None:
+        return "None" in kinds
+    return type(value).__name__ == kinds[0] and (kinds[0] != "int" or abs(value) < 2**62)
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return a record of exactly these fields."""
+    """Return a record of exactly these fields, those of plain types of their types."""
     if values.keys() != {*_names(kind)}:
         raise ValueError(f"other fields than {kind.__name__} has")
+    for field in fields(kind):  # type: ignore[arg-type]
+        name, hint = field.name, str(field.type)
+        if name in values and hint.split(" | ")[0] in _PLAIN and not _is(values[name], hint):
+            raise ValueError(f"{name} of another type")
     return kind(**values)
 
 

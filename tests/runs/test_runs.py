@@ -232,6 +232,11 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
     "a field is missing": lambda fields, arrays: fields.pop("scan"),
     "an unknown field": lambda fields, arrays: fields["best"].update(other=1),
     "phases of no name": lambda fields, arrays: fields["progress"].update(phases={}),
+    "a stage of no numbers": lambda fields, arrays: fields["progress"]["reports"][0].update(
+        full_epochs=[]
+    ),
+    "no stage": lambda fields, arrays: fields["progress"].update(reports=[]),
+    "best weights without a bias": lambda fields, arrays: fields["best"].update(bias=[]),
     "counts that are no numbers": lambda fields, arrays: fields["progress"].update(visited="x"),
     "an end of another name": lambda fields, arrays: fields["progress"].update(finished="x"),
     "an unknown array": lambda fields, arrays: fields["best"].update(w={"array": "x"}),
