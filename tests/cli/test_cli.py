@@ -116,7 +116,7 @@ def wrong(place, model):
         ("fit train --model x --report nowhere/file", 5, "nowhere"),
         ("fit train --model x --witness nowhere/file", 5, "nowhere"),
         ("fit train --model nowhere/x", 5, "nowhere"),
-        ("fit train --model x --memory 100MB", 5, "interpreter and libraries 228.0 MB, "),
+        ("fit train --model x --memory 100MB", 5, "interpreter and libraries 236.0 MB, "),
         ("fit train --model x --memory 100MB", 5, "the limit is 100.0 MB. Give a larger --memory."),
         ("evaluate train/part-00000.svm held-out", 3, "part-00000.svm"),
         ("evaluate nonesuch held-out", 5, "nonesuch"),
