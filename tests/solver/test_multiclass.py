@@ -5,7 +5,12 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
+
+from streamtron.core.config import Settings
+from streamtron.core.rows import NO_FACTS
 from streamtron.core.text import MANY, up
+from streamtron.solver.learner import Learner, renumber
 from tests.helpers.processes import here, succeeded
 
 NAMES = ("apple", "fig", "kiwi", "pear", "plum")
@@ -62,3 +67,12 @@ def test_of_more_classes_than_a_screen_holds_the_worst_are_listed_and_the_rest_s
     unlisted = [gap for name, gap in gaps.items() if name not in listed]
     assert max(unlisted) <= min(gaps[name] for name in listed)
     assert f"\n… and 30 more, 30 certified, gaps up to {up(max(unlisted), 3)}\n" in said
+
+
+def test_the_columns_of_every_class_of_softmax_are_numbered_anew_and_its_biases_stay():
+    settings, classes, before = Settings(loss="softmax"), 3, 2
+    learner = Learner(settings, classes * (before + 1) - 1, NO_FACTS, [0.0, 1.0, 2.0])
+    learner.running.settle(np.arange(1.0, 9.0), 9.0, 0.0)
+    renumber(learner, np.array([2, -1]), 3)
+    weights = learner.running.augmented.reshape(classes, -1)
+    assert weights.tolist() == [[0, 0, 1, 3], [0, 0, 4, 6], [0, 0, 7, 9]]
