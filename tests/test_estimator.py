@@ -385,6 +385,14 @@ def test_weights_learned_in_parts_come_near_the_optimum_of_all_rows(by_label, lo
     assert excess.max() < (1.0 if by_label else 0.02)
 
 
+def test_a_call_of_few_rows_moves_the_weights_by_the_part_of_all_rows_that_they_are():
+    X, y = _rows(n=1000)
+    model = StreamtronClassifier().partial_fit(X[:990], y[:990], classes=[0, 1])
+    before = model.coef_
+    model.partial_fit(X[990:], 1 - y[990:])
+    assert 0.0 < np.linalg.norm(model.coef_ - before) < 0.02 * np.linalg.norm(before)
+
+
 @pytest.mark.parametrize("loss", ["squared_hinge", "log_loss"])
 @pytest.mark.parametrize("intercept", ["penalised", "free"])
 def test_rows_after_those_on_disk_are_learned_with_the_signs_of_those(intercept, loss, tmp_path):

@@ -169,7 +169,6 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums, parts: int) -> None:
     for scan_sums in reading_sums.sums:
         frozen = learner.frozen
         assert frozen is not None
-        scan_sums.fold()
         frozen.scan_sums = scan_sums
     if Memory.BUFFERS in reading_sums.memories:
         enter(learner, Memory.BUFFERS)

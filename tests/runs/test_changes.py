@@ -57,6 +57,8 @@ def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_row_is_read(
     assert report["readings"] == pytest.approx(3.0 * new / report["nonzeros"], rel=1e-12)
     assert report["rows"] == report["certificate"]["rows_scanned"] == 2730
     assert report["radius"] == before["radius"]  # of old and new rows
+    [stage] = report["stages"]
+    assert 0 < stage["updates"] <= 30 * (1 + stage["mini_epochs"])  # none of the run before
     assert (updated.stop_reason, gap(report) <= 0.05) == ("certified", True)
     scale = np.linalg.norm(updated.model.weights) / np.linalg.norm(weights)
     assert updated.model.weights == pytest.approx(scale * weights, rel=1e-12)

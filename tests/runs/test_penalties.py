@@ -320,6 +320,17 @@ def test_a_free_bias_moves_with_the_labels_and_a_penalised_one_is_held_back(tmp_
     assert none == 0.0
 
 
+def test_parts_go_on_with_the_center_that_they_had_where_new_numbers_have_another_mean(tmp_path):
+    X, _ = off_centre(2)
+    y = np.round(X[:, 0] + np.where(np.arange(len(X)) < 2 * ROWS, 100.0, 150.0), 3)
+    shards, how = write(tmp_path, X, y), {"intercept": "free", "tol": 1e-6, "parts": 2}
+    whole = fitted(tmp_path, shards, "squared_error", 0.0, "whole", **how)
+    fitted(tmp_path, shards[:2], "squared_error", 0.0, **how)
+    updated = streamtron.update(str(tmp_path / "m"), shards[2:])
+    assert updated.report["certificate"]["relative_duality_gap"] <= 1e-6
+    assert updated.model.bias == pytest.approx(whole.model.bias, rel=1e-3)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(loss, tmp_path):
     """A twentieth of the rows is held; the bias is far from 0."""

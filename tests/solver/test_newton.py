@@ -13,8 +13,9 @@ from streamtron.core import kernels
 from streamtron.core.losses import HINGE, LOG_LOSS, SQUARED_HINGE, solved
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
-from streamtron.solver import hessian, newton, passes
-from streamtron.solver.held_loss import HeldLoss, PartLoss
+from streamtron.solver import hessian, newton, passes, proximal_newton
+from streamtron.solver.held_loss import GapEstimate, HeldLoss, PartLoss
+from streamtron.solver.joint import JointPenalised
 from streamtron.solver.proximal_newton import HeldPenalised
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import count_calls, held_loss, minimise
@@ -131,6 +132,29 @@ def test_with_a_1_norm_too_the_optimum_is_found_from_far_away(C):
     loss = held_loss(chosen.rows, chosen.signs, chosen.cost, chosen.rho, LOG_LOSS)
     penalised = HeldPenalised(loss, Penalty.of(0.5), np.zeros(COLUMNS + 1), np.arange(0))
     assert penalised.minimise(np.full(COLUMNS + 1, 30.0), 1e-9).gap <= 1e-9
+
+
+def in_one_part(part: PartLoss, rounds: newton.Rounds[Any]) -> Any:
+    """What rounds find whose steps are made on one part."""
+    terms = None
+    try:
+        while True:
+            wanted = rounds.send(terms)
+            terms = None if isinstance(wanted, GapEstimate) else wanted[0](part, *wanted[1])
+    except StopIteration as ended:
+        return ended.value
+
+
+def test_with_a_1_norm_rows_of_a_part_take_the_steps_that_rows_held_take():
+    """H is of all columns that move: some that did not before do so later."""
+    rows, labels = random_rows(6, 300, 60, 0.1)
+    loss = held_loss(csr(rows), np.array(labels, np.int8), np.full(300, 0.5), 1.0, LOG_LOSS)
+    penalty, none = Penalty.of(0.9), np.arange(0)
+    alone = HeldPenalised(loss, penalty, np.zeros(61), none).minimise(np.zeros(61), 1e-9)
+    rounds = proximal_newton.minimise(JointPenalised(penalty, none), np.zeros(61), 1e-9)
+    joint = in_one_part(PartLoss(LOG_LOSS, loss.held, 1.0), rounds)
+    assert joint.steps == alone.steps
+    assert joint.v == pytest.approx(alone.v, abs=1e-6)
 
 
 def test_a_part_sends_a_diagonal_whose_sum_over_parts_is_finite_however_large_values_are():

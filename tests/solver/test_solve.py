@@ -369,6 +369,15 @@ def test_visits_and_seconds_of_each_phase_are_counted_wherever_rows_are_held():
         assert progress.phases["scanning"] > 0.0
 
 
+def test_of_some_rows_visited_their_own_nonzeros_are_counted():
+    problem, some = scene(0).problem, np.array([3, 140])
+    lengths = np.diff(problem.active.rows.indptr)
+    assert problem.mini_epoch(some) == 2
+    assert problem.visited == lengths[some].sum()
+    problem.mini_epoch()
+    assert problem.visited == lengths[some].sum() + lengths.sum()
+
+
 @visits
 @pytest.mark.parametrize("seed", [0, 2, 3, 4])  # visits alone are enough for these
 def test_the_last_weights_are_no_better_than_those_returned(seed):

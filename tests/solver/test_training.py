@@ -8,6 +8,7 @@ import pytest
 
 from streamtron.core.config import Settings
 from streamtron.core.events import Event, Problem, ReadingDone
+from streamtron.solver.changes import begin_change
 from streamtron.solver.reading import problem_of
 from streamtron.solver.train import Group
 from tests.helpers import learners
@@ -158,6 +159,25 @@ def test_rows_in_memory_are_held_once_for_all_learners_and_never_read():
     assert source.nonzeros_read == 0
     for learner in pupils:
         assert np.shares_memory(learner.active.rows.values, source.rows.values)
+
+
+def test_rows_in_memory_are_scanned_as_they_lie_so_that_none_is_copied(monkeypatch):
+    source, orders = drawn_data(4, 600, 300, 0.04, block_rows=150, hold=True), list[Any]()
+    deliver = source.chunks
+    monkeypatch.setattr(source, "chunks", lambda order=None: orders.append(order) or deliver(order))
+    trained(source, Settings())
+    assert orders == [None] * max(len(orders), 1)
+
+
+def test_a_scan_of_worse_weights_than_the_best_is_not_continued_for_new_rows():
+    """It would prove those, and they would take the place of the best."""
+    source = drawn_data(1, 300, 40, block_rows=32)
+    how = {"C": 50.0, "loss": "log_loss", "tol": 1e-9, "max_epochs": 4}
+    learner = trained(source, Settings(active_set=int(0.05 * source.nbytes), **how))
+    assert learner.frozen is not None
+    assert learner.frozen.certificate().primal > learner.certificate.primal
+    begin_change(learner, only_more=True)
+    assert learner.frozen is None
 
 
 @learners.plans
