@@ -1,6 +1,7 @@
 """Numbers as labels: seconds to a certified gap of 10⁻³, beside solvers that certify nothing.
 
     python benchmarks/regression.py [--sets text dense films] [--C 0.5 5 50] [--repeats 3]
+    python benchmarks/regression.py --sets policies --losses poisson --rows 600000 --C 1
 
 Rows are in memory, and there is no intercept, so that all minimise the same. A rival's seconds are
 those of the coarsest of its tolerances at which its weights reach our P. See README.md here.
@@ -18,7 +19,8 @@ import measure
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.linear_model import Ridge, SGDRegressor
+from scipy.special import xlogy
+from sklearn.linear_model import PoissonRegressor, Ridge, SGDRegressor
 from sklearn.svm import LinearSVR
 
 from streamtron import StreamtronRegressor
@@ -60,28 +62,44 @@ def films(ratings: int) -> sparse.csr_array:
     return sparse.csr_array((ones, indices, indptr), shape=(ratings, 10_000))
 
 
+def policies(rows: int) -> sparse.csr_array:
+    """Ten categories a row, one-hot in 53 columns."""
+    rng, first, places = np.random.default_rng(0), 0, []
+    for levels in (2, 2, 3, 4, 4, 5, 6, 8, 9, 10):
+        places.append(first + rng.choice(levels, rows, p=rng.dirichlet(np.full(levels, 2.0))))
+        first += levels
+    indices = np.stack(places, axis=1).reshape(-1)
+    indptr = np.arange(0, 10 * rows + 1, 10)
+    return sparse.csr_array((np.ones(10 * rows), indices, indptr), shape=(rows, first))
+
+
 SETS: dict[str, Callable[[int], Any]] = {
     "text": text,
     "dense": dense,
     "films": lambda rows: films(5 * rows),
+    "policies": policies,
 }
 
 
-def numbers(X: Any) -> Vector:
-    """w·x + noise, each of deviation 1 or so."""
+def numbers(X: Any, loss: str) -> Vector:
+    """w·x + noise, each of deviation 1 or so; for Poisson's loss counts, a tenth or so a row."""
     rng = np.random.default_rng(2)
     products = X @ rng.normal(size=X.shape[1])
+    if loss == "poisson":
+        return rng.poisson(0.1 * np.exp(products / products.std())).astype(float)
     return np.asarray(products / products.std() + rng.standard_t(4, size=X.shape[0]))
 
 
 def objective(X: Any, t: Vector, w: Vector, loss: str, C: float) -> float:
-    """½‖w‖² + C Σ φ(w·x_k − t_k)."""
-    size = np.abs(X @ w - t)
+    """½‖w‖² + C Σ φ(t_k, w·x_k)."""
+    z = X @ w
+    size = np.abs(z - t)
     slack = np.maximum(size - EPSILON, 0.0)
     terms = {
         "squared_error": 0.5 * size**2,
         "epsilon_insensitive": slack,
         "squared_epsilon_insensitive": slack**2,
+        "poisson": np.exp(np.minimum(z, 300.0)) - t * z + xlogy(t, t) - t,
     }
     return float(0.5 * w @ w + C * terms[loss].sum())
 
@@ -102,6 +120,12 @@ def rivals(loss: str, C: float, X: Any) -> Iterator[tuple[str, Callable[[float],
         yield "Ridge lsqr", of(Ridge, **ridge, solver="lsqr")
         yield "Ridge sag", of(Ridge, **ridge, solver="sag")
         yield "Cyanure", _cyanure(C)
+    elif loss == "poisson":
+        shrunk = {"alpha": 1.0 / (C * X.shape[0]), "fit_intercept": False, "max_iter": 1000}
+        for solver in ("lbfgs", "newton-cholesky"):
+            yield f"PoissonRegressor {solver}", of(PoissonRegressor, **shrunk, solver=solver)
+        yield "glum", _glum(shrunk)
+        return
     else:
         dual = [False, True] if loss == "squared_epsilon_insensitive" else [True]
         svr = {"C": C, "epsilon": EPSILON, "fit_intercept": False, "max_iter": 10_000}
@@ -111,6 +135,19 @@ def rivals(loss: str, C: float, X: Any) -> Iterator[tuple[str, Callable[[float],
             yield name, of(LinearSVR, loss=loss, dual=way, **svr)
     sgd = {"loss": loss, "alpha": 1.0 / (C * X.shape[0]), "epsilon": EPSILON}
     yield "SGDRegressor", of(SGDRegressor, **sgd, fit_intercept=False, max_iter=200)
+
+
+def _glum(shrunk: dict[str, Any]) -> Callable[[float], Fit]:
+    def at(tol: float) -> Fit:
+        def fit(X: Any, t: Vector) -> Vector:
+            from glum import GeneralizedLinearRegressor
+
+            how = {**shrunk, "family": "poisson", "l1_ratio": 0.0, "gradient_tol": tol}
+            return np.ravel(GeneralizedLinearRegressor(**how).fit(X, t).coef_)
+
+        return fit
+
+    return at
 
 
 def _cyanure(C: float) -> Callable[[float], Fit]:
@@ -144,7 +181,7 @@ def seconds_of(fit: Fit, X: Any, t: Vector) -> tuple[float, Vector]:
 
 def compare(X: Any, t: Vector, loss: str, C: float, given: argparse.Namespace) -> dict[str, Any]:
     """Return our readings, gap and seconds, and each rival's."""
-    epsilon = None if loss == "squared_error" else EPSILON
+    epsilon = EPSILON if loss.endswith("epsilon_insensitive") else None
     model = StreamtronRegressor(C=C, loss=loss, epsilon=epsilon, tol=TOL, fit_intercept=False)
     w = model.fit(X, t).coef_
     target = objective(X, t, w, loss, C)
@@ -187,7 +224,7 @@ def _never(X: Any, t: Vector) -> Vector:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, and print a line a loss and C."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=["text", "dense", "films"])
     parser.add_argument("--C", nargs="+", type=float, default=[0.5, 5.0, 50.0])
     parser.add_argument(
         "--losses",
@@ -206,8 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sparse.issparse(X):  # scikit-learn's sag takes 32 bits
             places = X.indices.astype(np.int32), X.indptr.astype(np.int32)
             X = sparse.csr_matrix((X.data, *places), shape=X.shape)
-        t = numbers(X)
         for loss in given.losses:
+            t = numbers(X, loss)
             for C in given.C:
                 case = compare(X, t, loss, C, given)
                 ratios.append(case["ratio"])

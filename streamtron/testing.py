@@ -105,23 +105,21 @@ class LossTests(ABC):
 
     loss: Loss
     MARGINS: ClassVar = np.append(np.linspace(-8.0, 8.0, 641), [-1e6, -745.5, 1e-300, 745.5, 1e6])
-    """z at which it is looked at, where t = 0."""
+    """z at which it is looked at."""
+    LABEL: ClassVar = 2.5
+    """t where labels are numbers, and 0."""
 
     @abstractmethod
-    def oracle(self, m: float) -> tuple[float, float, float]:
-        """Return φ(m), −φ'(m) and φ''(m), with the bits of the kernel."""
+    def oracle(self, z: float, t: float) -> tuple[float, float, float]:
+        """Return φ(t, z), −∂φ/∂z and ∂²φ/∂z², with the bits of the kernel."""
 
     def test_it_equals_its_oracle_bit_for_bit(self) -> None:
-        """Value, slope and curvature."""
-        arrays = [f(self.loss, self.MARGINS).tolist() for f in (values, slopes, curvatures)]
-        assert [*zip(*arrays, strict=True)] == [self.oracle(m) for m in self.MARGINS.tolist()]
-
-    def test_a_label_that_is_a_number_moves_it(self) -> None:
-        """φ(t, z) = φ(0, z − t), with its slopes and curvatures."""
-        t = np.full(len(self.MARGINS) if self.loss.numbers else 0, 2.5)
-        for f in (values, slopes, curvatures):
-            moved = self.MARGINS - t if len(t) else self.MARGINS
-            assert f(self.loss, self.MARGINS, t).tolist() == f(self.loss, moved).tolist()
+        """Value, slope and curvature, with labels that are numbers, and without."""
+        z, loss = self.MARGINS, self.loss
+        for label in (0.0, self.LABEL) if loss.numbers else (0.0,):
+            t = np.full(len(z) if label else 0, label)
+            arrays = [f(loss, z, t).tolist() for f in (values, slopes, curvatures)]
+            assert [*zip(*arrays, strict=True)] == [self.oracle(at, label) for at in z.tolist()]
 
     def test_slopes_and_curvatures_are_those_of_the_values(self) -> None:
         """By differences, away from bends, where the curvatures on both sides are alike."""
@@ -132,10 +130,10 @@ class LossTests(ABC):
         np.testing.assert_allclose(curvatures(self.loss, m), bends, atol=1e-4)
 
     def test_the_dual_is_never_above_the_primal_and_meets_it_at_the_slope(self) -> None:
-        """Fenchel and Young: −φ*(−p) ≤ φ(m) + p m, with equality at p = −φ'(m)."""
+        """Fenchel and Young: −φ*(−p) ≤ φ(t, m) + p m, with equality at p = −φ'(m)."""
         m, loss = self.MARGINS[:641], replace(self.loss, zone=0.0)
-        t = np.zeros(len(m) if loss.numbers else 0)
-        p, primal = slopes(loss, m), values(loss, m)
+        t = np.full(len(m) if loss.numbers else 0, self.LABEL)
+        p, primal = slopes(loss, m, t), values(loss, m, t)
         for shift in range(0, len(m), 40):
             shifted = np.roll(p, shift)
             above = primal + shifted * m - gains(loss, shifted, t)

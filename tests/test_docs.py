@@ -68,6 +68,10 @@ def place(tmp_path_factory):
     (directory / "topics").mkdir()
     (directory / "topics" / "a.svm").write_text("sport 1:1\nhome 2:1\nworld 3:1\nsport 1:2\n")
     _write_clicks(directory)
+    policies = (
+        f"{k % 3},{1 / (1 + k % 4)},{20 + k},{['north', 'south', 'east'][k % 3]}" for k in range(40)
+    )
+    (directory / "policies.csv").write_text("\n".join(["rate,exposure,age,region", *policies]))
     streamtron.export(
         streamtron.fit(directory / "train"), directory / "liblinear.model", "liblinear"
     )

@@ -536,7 +536,7 @@ def _numbers(n: int = 300, columns: int = 8) -> tuple[Floats, Floats, Floats]:
     return X, y, rng.choice([0.0, 0.5, 3.0], n)
 
 
-@pytest.mark.parametrize("loss", REGRESSION)
+@pytest.mark.parametrize("loss", NUMBERS)
 @pytest.mark.parametrize("C", [0.01, 1.0, 30.0])
 def test_the_optimum_is_that_of_ridge_linear_svr_and_huber_of_a_fixed_scale(loss, C):
     X, y, weights = _numbers()

@@ -31,7 +31,7 @@ Rows = Sequence[Mapping[str, Any]]
     type=click.Choice(ALL_METRICS),
     help="What chooses the best: accuracy, precision, recall, f1, roc_auc, average_precision; of "
     "many classes accuracy, micro_, macro_ and these; log_loss, brier_score; of numbers r2, rmse, "
-    "mae [accuracy; r2]. Of equals the smaller C wins.",
+    "mae, of poisson d2, deviance [accuracy; r2; d2]. Of equals the smaller C wins.",
 )
 @options.flag("--no-refit", help="Keep the model that was measured, of --valid 20%.")
 @options.written("--table", help="File for the table of candidates, .csv or .parquet.")

@@ -29,7 +29,13 @@ CLASSIFICATION = ("squared_hinge", "log_loss", "hinge", "softmax")
 PROBABILITIES = ("log_loss", "softmax")
 """Those of them whose decisions have probabilities."""
 
-REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+LOG_LINK = ("poisson",)
+"""The losses of which e^z is predicted, z = w·x + bias."""
+
+REGRESSION = (
+    *("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"),
+    *LOG_LINK,
+)
 """The losses whose labels are numbers to be predicted."""
 
 DEFAULT_ACTIVE_SET = 10**9
@@ -80,14 +86,15 @@ class Settings:
 
     Where labels are numbers t_k, φ is of m = w·x_k + ρ w_bias − t_k: ½ m² (``squared_error``), the
     same for |m| ≤ ε and ε |m| − ½ ε² beyond (``huber``), max(0, |m| − ε) (``epsilon_insensitive``)
-    or its square (``squared_epsilon_insensitive``).
+    or its square (``squared_epsilon_insensitive``). With ``poisson``, z = w·x_k + ρ w_bias is the
+    logarithm of the mean of t_k ≥ 0, and φ is half the deviance, e^z − t_k z + t_k ln t_k − t_k.
 
     Parameters
     ----------
     C : Price of a slack, LIBLINEAR's -c; C = 1/(2 Δ²) [1].
     loss : squared_hinge, log_loss (logistic regression), hinge or softmax (multinomial logistic
         regression); of numbers squared_error (ridge regression), huber, epsilon_insensitive or its
-        square.
+        square; of counts and rates poisson.
     epsilon : ε of huber [1.35] or epsilon_insensitive [0.1].
     penalty : l2 (½‖w‖²), l1 (‖w‖₁) or elasticnet, a mean.
     l1_ratio : r of elasticnet, r‖w‖₁ + ½(1 − r)‖w‖² [0.5].

@@ -271,19 +271,25 @@ def squared_norms(rows, squares):
         squares[i] = square
 
 
-# --- losses: φ of a margin m, or of a residual m = z − t, by the loss's code; core/losses.py ---
+# --- losses: φ of a margin m, of a residual m = z − t, or of both t and z, by the loss's code; see
+# core/losses.py ---
 
 SQUARED_HINGE, LOG_LOSS, HINGE = 0, 1, 2
-SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE, SQUARED_EPSILON_INSENSITIVE = 3, 4, 5, 6
+SQUARED_ERROR, HUBER, EPSILON_INSENSITIVE, SQUARED_EPSILON_INSENSITIVE, POISSON = 3, 4, 5, 6, 7
 SOFTMAX = 8
 """The codes of φ(m) = max(0, 1 − m)², ln(1 + e^−m) and max(0, 1 − m); of ½ m²; of the same for
-|m| ≤ ε and ε |m| − ½ ε² beyond; and with s = max(0, |m| − ε) of s and s².
+|m| ≤ ε and ε |m| − ½ ε² beyond; with s = max(0, |m| − ε) of s and s²; and of φ(t, z) = e^z − t z +
+t ln t − t.
 
 Of HINGE and EPSILON_INSENSITIVE the slack s = max(0, 1 − m) or max(0, |m| − ε) costs s²/(2 η) below
 the ``zone`` η ≥ 0, and s − η/2 above. With η = 0 they are the losses themselves."""
 
-_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
-"""ln 2; the product of the first with a number below 2¹¹ is exact."""
+LARGEST_LOG, LARGEST_MEAN = 300.0, 1e15
+"""Of POISSON z counts as 300 where it is above, so that no sum overflows while training, and −α/C
+is no more than the largest label; a scan proves nothing where z may be above."""
+
+LN2, _LN2_HIGH, _LN2_LOW = 0.6931471805599453, 0.693147180369123816490, 1.90821492927058770002e-10
+"""ln 2, and as a sum; the product of its first term with a number below 2¹¹ is exact."""
 
 _POWERS = np.ldexp(1.0, -np.arange(1100))
 _FACTORIALS = np.array([1.0 / math.factorial(k) for k in range(13, -1, -1)])
@@ -323,7 +329,19 @@ def _log(x):
     mantissa, exponent = math.frexp(x)
     if mantissa < 0.7071067811865476:
         mantissa, exponent = 2.0 * mantissa, exponent - 1
-    return exponent * 0.6931471805599453 + _log_ratio((mantissa - 1.0) / (mantissa + 1.0), 6)
+    return exponent * LN2 + _log_ratio((mantissa - 1.0) / (mantissa + 1.0), 6)
+
+
+@helper
+def _exp(z):
+    """Return e^z, off by at most 9 u of itself; of a z above LARGEST_LOG that of this one."""
+    return _exp_minus(-z) if z < 0.0 else 1.0 / _exp_minus(min(z, LARGEST_LOG))
+
+
+@helper
+def _log_of(target):
+    """Return ln t of a label t ≥ 0; 0 of 0, where it is multiplied by t."""
+    return _log(target) if target > 0.0 else 0.0
 
 
 @helper
@@ -358,9 +376,11 @@ def _logistic_curvature(q):
 
 @helper
 def _value(phi, target, z):
-    """Return φ(t, z), z = l (x, ρ)·v, of which a loss of classes is φ(z) and other losses here are
-    φ(z − t); a code that no branch takes is no number."""
+    """Return φ(t, z), z = l (x, ρ)·v, of which a loss of classes is φ(z) and other losses here but
+    POISSON are φ(z − t); a code that no branch takes is no number."""
     loss, m = phi.code, z - target
+    if loss == POISSON:
+        return _exp(z) - target * (z - _log_of(target) + 1.0)
     if loss == SQUARED_HINGE:
         slack = max(1.0 - m, 0.0)
         return slack * slack
@@ -385,6 +405,8 @@ def _value(phi, target, z):
 def _slope(phi, target, z):
     """Return −∂φ(t, z)/∂z."""
     loss, m = phi.code, z - target
+    if loss == POISSON:
+        return target - _exp(z)
     if loss == SQUARED_HINGE:
         return 2.0 * max(1.0 - m, 0.0)
     if loss == LOG_LOSS:
@@ -407,6 +429,8 @@ def _slope(phi, target, z):
 def _curvature(phi, target, z):
     """Return ∂²φ(t, z)/∂z²."""
     loss, m = phi.code, z - target
+    if loss == POISSON:
+        return _exp(z)
     if loss == SQUARED_HINGE:
         return 2.0 if m < 1.0 else 0.0
     if loss == LOG_LOSS:
@@ -426,8 +450,10 @@ def _curvature(phi, target, z):
 
 
 @helper
-def _domain(phi):
+def _domain(phi, target):
     """Return the least and the most that p = α/C can be: where φ*(−p) is finite."""
+    if phi.code == POISSON:
+        return -LARGEST_MEAN, target
     most = 1.0
     if phi.code == HUBER:
         most = phi.epsilon
@@ -440,7 +466,7 @@ def _domain(phi):
 def _gain(phi, p, target):
     """Return −φ*(−p), which a dual variable α = p C earns, over C: a lower bound of it for every p
     that is off by at most 8 u of itself, and −∞ where p is outside of the domain by more than that.
-    ``target`` : t, where φ is of z − t.
+    ``target`` : t, where labels are numbers.
 
     A p just above the most stands for all α times 1 − 16 u: ‖v‖ only falls, and of these what is
     returned is a lower bound, too. So it holds from 24 u below p to 8 u above it.
@@ -452,9 +478,11 @@ def _gain(phi, p, target):
     loss = phi.code
     if p == 0.0:
         return 0.0
-    (least, most), rounded = _domain(phi), 1.0 + 8.0 * UNIT_ROUNDOFF
+    (least, most), rounded = _domain(phi, target), 1.0 + 8.0 * UNIT_ROUNDOFF
     if not least * rounded <= p <= most * rounded:
         return -math.inf
+    if loss == POISSON:
+        return _poisson_gain(p, target)
     if loss == LOG_LOSS:
         if not UNDERFLOW < p < 1.0 - 128.0 * UNIT_ROUNDOFF:
             return 0.0
@@ -469,6 +497,29 @@ def _gain(phi, p, target):
         target = 1.0
     linear, conjugate = p * target, _conjugate(phi, p)
     return linear - conjugate - (32.0 * UNIT_ROUNDOFF * (abs(linear) + conjugate) + UNDERFLOW)
+
+
+@helper
+def _poisson_gain(p, target):
+    """Return ``_gain`` of POISSON, (t − p)(1 − ln(t − p)) + t ln t − t, p ≠ 0. With r = t − p and
+    s = ln(r/t) that is p ln t − p − r s, whose terms are small where p is; of t = 0 ln t is 0 and s
+    ln r.
+
+    Its slope is ln r = ln t + s. While r is at least 128 u t, a p that is off by 24 u changes that
+    by less than ¼, so the gain by 24 u |p| (|ln t| + |s| + ¼); the terms are off by at most
+    10 u |p ln t| + 18 u |r s| + 3 u |p|: 48 u of all. Nearer to t the gain is t ln t − t + h with
+    h = r' (1 − ln r') and 0 ≤ r' ≤ 160 u t: h is concave, so at least 0, or where 160 u t is above
+    e −160 u t (ln t − 32.6), up to t = 10¹⁵ less than 24 u t ln t."""
+    log, mean = _log_of(target), target - p
+    if not mean > 128.0 * UNIT_ROUNDOFF * target:
+        return target * log - target - 48.0 * UNIT_ROUNDOFF * (target * (abs(log) + 1.0))
+    share = p / target if target > 0.0 else -math.inf
+    if -1.0 <= share <= 0.5:
+        ratio = _log_ratio(-share / (2.0 - share))
+    else:
+        ratio = _log(mean / target if target > 0.0 else mean)
+    off = abs(p) * (abs(log) + abs(ratio) + 1.0) + mean * abs(ratio)
+    return p * log - p - mean * ratio - (48.0 * UNIT_ROUNDOFF * off + UNDERFLOW)
 
 
 @helper
@@ -501,13 +552,13 @@ def _new_alpha(phi, alpha, m, q, cost, price, target):
     float32, and what it earns over C, if that is known: of LOG_LOSS, else 0.
 
     It maximises C g(α'/C) − (α' − α) m − ½ (α' − α)² (q − Δ²), with g = −φ*(−p) and q = ‖(x, ρ)‖²,
-    to which SQUARED_HINGE adds Δ² (``price``). Logistic loss: see ``_logistic_margin``. Where t is
-    a number, α may be negative: see ``_residual_alpha``."""
+    to which SQUARED_HINGE adds Δ² (``price``). Logistic loss: see ``_logistic_margin``; POISSON:
+    ``_poisson_margin``. Where φ is of z − t, α may be negative: see ``_residual_alpha``."""
     if phi.code == SQUARED_HINGE:
         if q <= 0.0 or (alpha == 0.0 and m >= 1.0):
             return np.float32(alpha), 0.0
         return np.float32(max(alpha + (1.0 - (m + price * alpha)) / q, 0.0)), 0.0
-    least, most = _domain(phi)
+    least, most = _domain(phi, target)
     least, most = least * cost, most * cost
     if phi.code == HINGE:
         best = max(alpha + (1.0 - m) / q, 0.0) if q > 0.0 else math.inf
@@ -517,6 +568,9 @@ def _new_alpha(phi, alpha, m, q, cost, price, target):
         e = _exp_minus(abs(z))
         slope = _logistic_slope(z, e)
         return _float32_within(cost * slope, least, most), slope * z + _logistic_value(z, e)
+    if phi.code == POISSON:
+        z = _poisson_margin(alpha, m, q, cost, target)
+        return _float32_within(cost * (target - _exp(z)), least, most), 0.0
     return _float32_within(_residual_alpha(phi, alpha, m - target, q, cost), least, most), 0.0
 
 
@@ -568,6 +622,28 @@ def _logistic_margin(alpha, m, q, cost):
 
 
 @helper
+def _poisson_margin(alpha, m, q, cost, target):
+    """Return the margin z of a row after the step from α to the α' = C (t − e^z) of POISSON.
+
+    As z is m + (α' − α) q, it is the root of z + C q e^z = b with b = m + (C t − α) q. The left
+    side rises and is convex, so from the right Newton's method comes down to it: from b, or where
+    s = ln(C q) + b is above 1 from b − s + ln s (Hoorfar and Hassani, J. Inequal. Pure Appl. Math.
+    9, 2008, Theorem 2.1 on Lambert's W)."""
+    size, b = cost * q, m + (cost * target - alpha) * q
+    if not size > 0.0:
+        return m
+    log = _log(size)
+    z = _log(log + b) - log if log + b > 1.0 else b
+    for _ in range(LOGISTIC_STEPS):
+        grown = size * _exp(z)
+        step = (z + grown - b) / (1.0 + grown)
+        z -= step
+        if not abs(step) > NEARLY * NEARLY:
+            break
+    return z
+
+
+@helper
 def _earned(phi, alpha, cost, price, target):
     """Return −C φ*(−α/C)."""
     if phi.code == SQUARED_HINGE:
@@ -591,7 +667,7 @@ def visit(rows, order, signs, costs, rho, phi, targets, squares, alphas, w, scal
     costs : float64, shape (rows,): C_k > 0.
     rho : ρ.
     phi : φ.
-    targets : float64, shape (rows,): t_k, where φ is of z − t; else (0,).
+    targets : float64, shape (rows,): t_k, where labels are numbers; else (0,).
     squares : float64, shape (rows,): ‖x_k‖².
     alphas : float32, shape (rows,): α_k, changed in place.
     w, scalars : v, changed in place.
@@ -702,11 +778,20 @@ def add_mistakes(
 
 
 @helper
-def _largest_residual(z, target, origin, off):
-    """Return the most that |z − t| is, z being off by ``off`` and t by what taking ``origin`` off
-    it has rounded; φ rises on both sides of t."""
+def _most_lost(phi, z, off, target, origin):
+    """Return the most that φ(t, z) is, z being off by ``off`` and t by what taking ``origin`` off
+    it has rounded. φ of a class falls, that of a residual rises on both sides of t; POISSON is
+    convex, and largest at an end, where it is off by 10 u e^z and 12 u of the other terms."""
+    if phi.code in (SQUARED_HINGE, LOG_LOSS, HINGE):
+        return _value(phi, 0.0, z - off)
+    if phi.code == POISSON:
+        low, high, size = z - off, z + off, abs(z) + off + abs(_log_of(target)) + 1.0
+        if not high < LARGEST_LOG:
+            return math.inf
+        rounding = 32.0 * UNIT_ROUNDOFF * (_exp(high) + target * size)
+        return max(_value(phi, target, low), _value(phi, target, high)) + rounding
     off += 4.0 * UNIT_ROUNDOFF * (abs(z) + abs(target) + abs(origin) + off)
-    return abs(z - target) + off
+    return _value(phi, 0.0, abs(z - target) + off)
 
 
 @helper
@@ -778,7 +863,7 @@ def scan(
         ``alphas`` are not changed.
     bias, w, length : the fixed weights, and ‖w‖, which bounds the rounding of margins.
     phi : φ.
-    center, origin : where t_k are numbers, what is taken off each of them in D, and what has been
+    center, origin : where φ is of z − t, what is taken off each t_k in D, and what has been
         taken off it already: a bias that is not penalised may be moved by any number.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
     threshold, marks : uint8, shape (rows,): 1 where l (w·x + ρ w_bias) ≤ ``threshold`` or α ≠ 0,
@@ -799,13 +884,12 @@ def scan(
         cost = costs[i]
         sums[COSTS] += cost
         sums[NORMS] += cost * norm
-        at = sure = margin - off
-        if numbers:
-            at = _largest_residual(margin, targets[i], origin, off)
+        target = targets[i] if numbers else 0.0
         if cost < math.inf:
-            _add_to(sums, np.uintp(LOSSES), cost * (_value(phi, 0.0, at) + UNDERFLOW))
+            most = _most_lost(phi, margin, off, target, origin)
+            _add_to(sums, np.uintp(LOSSES), cost * (most + UNDERFLOW))
         alpha = np.float64(alphas[i])
-        least = min(least, sure)
+        least = min(least, margin - off)
         if margin <= threshold or numbers or phi.code == LOG_LOSS:
             marks[i] = 1
         if alpha != 0.0:
@@ -814,7 +898,8 @@ def scan(
             _add_to(sums, np.uintp(DUAL_BIAS), alpha * l * rho)
             sums[SIZES] += abs(alpha) * rho
             sums[LENGTHS] += abs(alpha) * norm
-            target = _least_target(targets[i], center, alpha) if numbers else 0.0
+            if numbers and phi.code != POISSON:
+                target = _least_target(target, center, alpha)
             _add_dual(sums, phi, cost, alpha, target)
     sums[LEAST], totals[ROWS] = least, rows_scanned
 

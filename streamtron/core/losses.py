@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.config import EPSILONS, Settings
+from streamtron.core.config import EPSILONS, LOG_LINK, Settings
 from streamtron.core.kernels import Phi
 from streamtron.core.threads import opened_threads
 
@@ -64,6 +64,11 @@ class Loss:
     """the largest φ''; ∞ of a loss with a kink"""
     softmax: bool = False
     """whether φ is of the margins of all classes at once, see ``kernels.softmax``"""
+
+    @property
+    def log_link(self) -> bool:
+        """Whether e^z is predicted, of labels t ≥ 0, and α is at most C t."""
+        return self.name in LOG_LINK
 
     @property
     def phi(self) -> Phi:
@@ -156,6 +161,18 @@ SQUARED_EPSILON_INSENSITIVE = replace(
 )
 """max(0, |m| − ε)²."""
 
+POISSON = replace(
+    _OF_NUMBERS,
+    name="poisson",
+    code=kernels.POISSON,
+    least=-kernels.LARGEST_MEAN,
+    liblinear=(),
+    bend=kernels.LARGEST_LOG,
+    residual=False,
+    steepest=math.inf,
+)
+"""e^z − t z + t ln t − t, half the deviance of t whose mean is e^z; it curves most where z is."""
+
 LOSSES = {
     loss.name: loss
     for loss in (
@@ -166,6 +183,7 @@ LOSSES = {
         HUBER,
         EPSILON_INSENSITIVE,
         SQUARED_EPSILON_INSENSITIVE,
+        POISSON,
     )
 }
 
@@ -247,7 +265,8 @@ def domain(loss: Loss, cost: Vector, t: Vector = NO_NUMBERS) -> Domain:
     >>> domain(LOG_LOSS, np.array([0.5, 2.0]))
     (array([0., 0.]), array([0.5, 2. ]))
     """
-    return loss.least * cost if loss.least else np.zeros(len(cost)), loss.most * cost
+    most = np.minimum(loss.most, t) if loss.log_link else loss.most
+    return loss.least * cost if loss.least else np.zeros(len(cost)), most * cost
 
 
 def expansion(loss: Loss, z: Vector, t: Vector = NO_NUMBERS) -> tuple[Vector, Vector, Vector]:
@@ -284,9 +303,21 @@ def gains(loss: Loss, p: Vector, t: Vector = NO_NUMBERS) -> Vector:
     return _at(loss, 3, p, t)
 
 
+def center_of(loss: Loss, mean: float) -> float:
+    """Return what is taken off a free bias in training, where labels have this mean, so that it is
+    about 0: the mean, or where e^z is predicted its logarithm, but as a multiple of ln 2.
+
+    >>> center_of(SQUARED_ERROR, 9.0), center_of(HINGE, 0.0), center_of(POISSON, 9.0) / math.log(2)
+    (9.0, 0.0, 3.0)
+    """
+    if loss.log_link and mean > 0.0:
+        return round(math.log2(mean)) * kernels.LN2
+    return mean if loss.residual else 0.0
+
+
 def rows_to_share(loss: Loss) -> int:
     """Return of how many rows a thread is to look up the loss, at least: about a millisecond."""
-    return 1 << (15 if loss.logistic else 18)
+    return 1 << (15 if loss.logistic or loss.log_link else 18)
 
 
 def _at(loss: Loss, order: int, places: Vector, t: Vector) -> Vector:

@@ -26,14 +26,17 @@ METRICS_OF_MANY = (
 METRICS_OF_NUMBERS = ("r2", "rmse", "mae")
 """Metrics by which a sweep of regression can choose."""
 
+METRICS_OF_COUNTS = ("d2", "deviance", *METRICS_OF_NUMBERS)
+"""Metrics by which a sweep of Poisson's loss can choose."""
+
 METRICS_OF_PROBABILITIES = ("log_loss", "brier_score")
 """Metrics by which a sweep of the logistic loss can choose, too."""
 
 ALL_METRICS = tuple(
-    dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_PROBABILITIES, *METRICS_OF_NUMBERS))
+    dict.fromkeys((*METRICS, *METRICS_OF_MANY, *METRICS_OF_PROBABILITIES, *METRICS_OF_COUNTS))
 )
 
-ERRORS = ("rmse", "mae", *METRICS_OF_PROBABILITIES)
+ERRORS = ("rmse", "mae", "deviance", *METRICS_OF_PROBABILITIES)
 """Metrics of which less is better."""
 
 MANY = 20
@@ -203,7 +206,7 @@ def metrics_shown(metrics: Mapping[str, Any]) -> list[str]:
     """Return the names of the metrics that are printed: of probabilities where there are any; none
     that is the accuracy again, as the micro averages where each row has one class."""
     if "r2" in metrics:
-        return [*METRICS_OF_NUMBERS, "target_deviation"]
+        return [name for name in (*METRICS_OF_COUNTS, "target_deviation") if name in metrics]
     names: Sequence[str] = METRICS
     if "classes" in metrics:
         again = metrics["accuracy"] == metrics["micro_f1"] == metrics["micro_recall"]
@@ -218,6 +221,7 @@ def metric_words(name: str) -> str:
     """Return the name of a metric in words: ``macro_f1`` is ``macro F1``."""
     words = name.replace("_", " ").replace("roc auc", "ROC AUC")
     names = {"f1": "F1", "hamming": "Hamming", "newton": "Newton", "brier": "Brier"}
+    names |= {"d2": "D²", "deviance": "mean Poisson deviance"}
     names |= {"r2": "R²", "rmse": "RMSE", "mae": "MAE", "target deviation": "standard deviation"}
     return re.sub("|".join(names), lambda match: names[match[0]], words)
 

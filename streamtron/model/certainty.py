@@ -23,6 +23,7 @@ from streamtron.core.rows import Rows
 from streamtron.model.calibration import probabilities, probability_map
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import UNIT_ROUNDOFF, Floats
+from streamtron.model.scoring import means_of
 
 
 def ball_of(
@@ -214,6 +215,12 @@ def certain(model: LinearModel, least: Floats, most: Floats) -> NDArray[np.bool_
     chosen = np.argmax(least, axis=1, keepdims=True) == np.arange(least.shape[1])
     lowest = np.where(chosen, least, -np.inf).max(axis=1)
     return np.asarray(lowest > np.where(chosen, -np.inf, most).max(axis=1))
+
+
+def mean_bounds(model: LinearModel, least: Floats, most: Floats) -> tuple[Floats, Floats]:
+    """Bound what the optimum of a regression predicts by its decisions; e^z is off by some u."""
+    off = 16.0 * UNIT_ROUNDOFF if model.log_link else 0.0
+    return means_of(model, least) * (1.0 - off), means_of(model, most) * (1.0 + off)
 
 
 def probability_bounds(model: LinearModel, least: Floats, most: Floats) -> tuple[Floats, Floats]:

@@ -30,10 +30,10 @@ def export(
     rounding, at most (columns + 8) · 2⁻⁵³ · (Σ |w_j x_j| + |bias|).
 
     * ``liblinear``: LIBLINEAR's text model, which ``streamtron.load`` reads too. Feature j + 1 is
-      ``weights[…, j]``. Classes must be integers. It has no softmax, and no place for
-      a calibration: its labels are those of the decisions. Of the logistic loss ``predict -b 1``
-      gives the probabilities. Of ``squared_error`` and ``huber``, which LIBLINEAR does not solve,
-      it is an ``L2R_L2LOSS_SVR`` with the same predictions.
+      ``weights[…, j]``. Classes must be integers. It has no softmax, no ``poisson``, and no place
+      for a calibration: its labels are those of the decisions. Of the logistic loss ``predict -b
+      1`` gives the probabilities. Of ``squared_error`` and ``huber``, which LIBLINEAR does not
+      solve, it is an ``L2R_L2LOSS_SVR`` with the same predictions.
     * ``onnx``: operators of ONNX 17. Input ``X``, float32 of shape (rows, columns), dense; outputs
       ``scores``, float64 of shape (rows,) for two classes, else (rows, K), and ``label``, of the
       classes' own type, int64 for whole numbers; of a multilabel model ``labels``, bool (rows, K).
@@ -52,8 +52,9 @@ def export(
       and ``predict``. Of many classes of which few
       weights are not 0, ``coef_`` is sparse. skops asks that the classes of the last two are named:
       ``trusted=skops.io.get_untrusted_types(file=path)``. Of regression it is a ``Ridge`` or
-      ``HuberRegressor`` with alpha = 1/C, or a ``LinearSVR``. Of a model with a transformer it is
-      a ``Pipeline`` of this one and the estimator.
+      ``HuberRegressor`` with alpha = 1/C, a ``LinearSVR``, or a ``PoissonRegressor`` with alpha =
+      1/(C · rows). Of a model with a transformer it is a ``Pipeline`` of this one and the
+      estimator.
     * ``json``: every model; the weights that are not 0 by column and, where there are names, by
       name, in full precision; all settings; how rows are read or made of documents (``reading``);
       and whether ``decisions`` or ``probabilities`` choose the label (``label_by``).

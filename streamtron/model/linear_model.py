@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from streamtron.core.config import LOG_LINK
 from streamtron.core.errors import DataError, FileDamaged, SettingsError
 from streamtron.core.feature_names import Hashing, Vocabulary
 from streamtron.core.rows import Label, Rows
@@ -59,7 +60,8 @@ class LinearModel:
       decision is above 0.
     * **Calibrated**: a row gets the most probable class, the first of equals; of several labels
       those whose probability is above ½.
-    * **Regression** (a loss of numbers): no class; w·x + bias is predicted.
+    * **Regression** (a loss of numbers): no class; w·x + bias is predicted, of ``poisson``
+      e^(w·x + bias).
 
     Two models are equal if their files are equal, byte for byte.
 
@@ -106,7 +108,9 @@ class LinearModel:
     kind: validation.Kind
     """``"two classes"``, ``"multiclass"``, ``"multilabel"`` or ``"regression"``"""
     regression: bool
-    """whether w·x + bias is a number to be predicted: its loss is one of these"""
+    """whether a number is to be predicted: its loss is one of these"""
+    log_link: bool
+    """whether that is e^(w·x + bias), not w·x + bias"""
     columns: int
     """the model's width"""
     index_base: int
@@ -136,6 +140,7 @@ class LinearModel:
         assign(self, "reading", validation.checked_reading(reading, shape))
         assign(self, "kind", validation.kind_of(self.settings, self.reading, self.bias))
         assign(self, "regression", self.kind == "regression")
+        assign(self, "log_link", self.settings.get("loss") in LOG_LINK)
         assign(self, "columns", shape[-1])
         assign(self, "index_base", int(self.reading["index_base"]))
         assign(self, "namer", namer_of(self.reading))

@@ -72,7 +72,9 @@ class Evaluation:
       and the mean ``prediction`` and ``target``. Of more than 50 million rows every second, fourth
       … is measured, and ``every`` is 2, 4 … R² is 1 − Σ w (t − z)² / Σ w (t − mean)²; where all
       targets are equal 1 if all are met, else 0; None of a single row. ``worst`` has rows
-      of the largest |t − z|, their ``residual`` is t − z.
+      of the largest |t − z|, their ``residual`` is t − z. Of a model of counts z is the mean e^z,
+      and ``d2`` and ``deviance`` are scikit-learn's ``d2_tweedie_score`` and
+      ``mean_poisson_deviance``; D² of labels that are all 0 is None.
 
     Parameters
     ----------

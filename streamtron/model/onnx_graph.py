@@ -95,6 +95,7 @@ def _graph(model: LinearModel) -> Any:
 
     classes = class_array(model)
     outputs, nodes = _GRAPHS[model.kind]
+    nodes = nodes.replace("Identity", "Exp") if model.log_link else nodes
     outputs = outputs.format(classes=_TYPES[classes.dtype.kind], K=len(classes))
     head = "rows = Cast<to=11>(X) products = MatMul(rows, weights) scores = Add(products, bias)"
     constants = {"weights": model.weights.T, "bias": model.bias, "classes": classes, "zero": 0.0}
@@ -227,7 +228,7 @@ def _set(node: Any, name: str, value: bytes) -> None:
 def _check(model: LinearModel, transformer: Transformer, graph: Any, rows: Any) -> None:
     """Refuse a graph whose decisions differ from the model's on some rows."""
     onnxruntime = library("onnxruntime", "export", "format onnx of a transformer", ELSE)
-    expected = model.decision_function(rows)
+    expected = model.predict(rows) if model.regression else model.decision_function(rows)
     try:
         session = onnxruntime.InferenceSession(
             graph.SerializeToString(), providers=["CPUExecutionProvider"]

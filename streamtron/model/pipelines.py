@@ -85,7 +85,7 @@ def _fitted(
 
 def _estimator(model: LinearModel) -> Any:
     """Return scikit-learn's estimator of the model's problem, not fitted."""
-    from sklearn.linear_model import HuberRegressor, LogisticRegression, Ridge
+    from sklearn.linear_model import HuberRegressor, LogisticRegression, PoissonRegressor, Ridge
     from sklearn.svm import LinearSVC, LinearSVR
 
     settings, loss = model.settings, loss_of(model.settings)
@@ -95,6 +95,11 @@ def _estimator(model: LinearModel) -> Any:
     shrunk = {"alpha": 1.0 / (price or np.inf), "fit_intercept": has_bias}
     if loss.name == "squared_error":
         return Ridge(**shrunk)
+    if model.log_link:
+        shrunk["alpha"] /= max(int(model.certificate.get("rows_scanned") or 1), 1)
+        poisson = PoissonRegressor(**shrunk)
+        poisson._base_loss = poisson._get_loss()
+        return poisson
     if loss.name == "huber":
         huber = HuberRegressor(epsilon=loss.epsilon, **shrunk)
         huber.scale_ = 1.0

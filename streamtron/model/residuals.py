@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.errors import DataError
 from streamtron.model.metrics import HELD, Floats, Metrics, check_finite
 
+_OF_DEVIANCE = ("d2", "deviance")
 _OF_NUMBERS = ("r2", "rmse", "mae", "target_mean", "target_deviation")
 
 
 class Residuals:
-    """Collect targets t and predictions z of rows of weights w, for the metrics of scikit-learn.
+    """Collect targets t and predictions z of rows of weights w, for the metrics of scikit-learn;
+    with ``deviance`` also those of Poisson's distribution, whose means the predictions are.
 
     ``worst`` : how many rows of the largest |t − z| are listed. ``ranking`` : whether to tell the
     ``calibration``. ``held`` : rows in memory at most, 24 bytes each; of more, every second, fourth
@@ -25,8 +28,11 @@ class Residuals:
     (0.75, 0.5)
     """
 
-    def __init__(self, worst: int = 0, *, ranking: bool = True, held: int = HELD) -> None:
+    def __init__(
+        self, worst: int = 0, *, ranking: bool = True, held: int = HELD, deviance: bool = False
+    ) -> None:
         self._worst_rows, self._ranking, self._most = worst, ranking, held
+        self._deviance = deviance
         self._rows, self._weight, self._step = 0, 0.0, 1
         self._held = [np.empty((0, 3))]  # t, z, w of every ``step``-th row
         self._count = 0
@@ -37,6 +43,11 @@ class Residuals:
     ) -> None:
         """Add rows of a shard from its row ``first`` on."""
         check_finite(predictions, self._rows)
+        if self._deviance and (below := np.flatnonzero((targets < 0.0) & (weights > 0.0))).size:
+            raise DataError(
+                f"{shard}: row {first + below[0]} has the label {targets[below[0]]:g}, and the "
+                "model predicts counts or rates: expected 0 or more. Correct the label."
+            )
         rows = np.column_stack([targets, predictions, weights])[
             -self._rows % self._step :: self._step
         ]
@@ -60,17 +71,24 @@ class Residuals:
 
     def metrics(self) -> Metrics:
         """Return the metrics by name, see ``Evaluation``."""
-        from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+        from sklearn import metrics as of
 
         metrics: Metrics = {"rows": self._rows, "weight": self._weight}
         t, z, w = self._measured().T
         if not len(t):
-            return metrics | dict.fromkeys(_OF_NUMBERS)
+            names = (*_OF_DEVIANCE, *_OF_NUMBERS) if self._deviance else _OF_NUMBERS
+            return metrics | dict.fromkeys(names)
         mean = float(np.average(t, weights=w))
+        if self._deviance:
+            positive = np.maximum(z, np.finfo(np.float64).tiny)
+            several = len(t) > 1 and t.any()
+            d2 = of.d2_tweedie_score(t, positive, sample_weight=w, power=1) if several else None
+            mean_deviance = of.mean_poisson_deviance(t, positive, sample_weight=w)
+            metrics |= {"d2": None if d2 is None else float(d2), "deviance": float(mean_deviance)}
         metrics |= {
-            "r2": float(r2_score(t, z, sample_weight=w)) if len(t) > 1 else None,
-            "rmse": float(root_mean_squared_error(t, z, sample_weight=w)),
-            "mae": float(mean_absolute_error(t, z, sample_weight=w)),
+            "r2": float(of.r2_score(t, z, sample_weight=w)) if len(t) > 1 else None,
+            "rmse": float(of.root_mean_squared_error(t, z, sample_weight=w)),
+            "mae": float(of.mean_absolute_error(t, z, sample_weight=w)),
             "target_mean": mean,
             "target_deviation": float(np.sqrt(np.average((t - mean) ** 2, weights=w))),
         }

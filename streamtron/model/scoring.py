@@ -257,9 +257,9 @@ def stays_sparse(model: LinearModel) -> bool:
 
 def labels_of(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[Any]:
     """Return the class of every row by its decisions; of a multilabel model a tuple of classes, in
-    order; of regression the decisions, which are the numbers predicted."""
+    order; of regression the number predicted: the decision z, or e^z."""
     if model.regression:
-        return decisions
+        return means_of(model, decisions)
     chosen = chosen_classes(model, decisions)
     if model.kind == "multilabel":
         sets = (tuple(compress(model.classes, row)) for row in chosen.tolist())
@@ -267,6 +267,14 @@ def labels_of(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[Any
     dtype = object if isinstance(model.classes[0], str) else None
     codes = chosen.argmax(axis=1) if decisions.ndim == 2 else chosen.astype(np.intp)
     return np.asarray(np.array(model.classes, dtype=dtype)[codes])
+
+
+def means_of(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the numbers that a model of regression predicts by its decisions."""
+    if not model.log_link:
+        return decisions
+    with np.errstate(over="ignore", under="ignore"):  # who measures them refuses infinity
+        return np.exp(decisions)
 
 
 def chosen_classes(model: LinearModel, decisions: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -26,7 +26,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
-from streamtron.model.scoring import chosen_classes, matrix_of
+from streamtron.model.scoring import chosen_classes, labels_of, matrix_of
 from streamtron.runs.finished_run import check_as_read, read_shards, run_of
 from streamtron.runs.inputs import (
     Paths,
@@ -248,7 +248,10 @@ class Evaluator:
         self.worth: ProbabilityScores | None = None
         self.out_of_range = 0
         self.mistakes = Mistakes(model.classes, worst) if model.kind != "multilabel" else None
-        self.residuals = Residuals(worst, ranking=ranking, held=held) if model.regression else None
+        self.residuals = None
+        if model.regression:
+            how = {"ranking": ranking, "deviance": model.log_link}
+            self.residuals = Residuals(worst, held=held, **how)
         if probability_map(model) is not None:
             self.worth = ProbabilityScores(sum_to_one=model.kind == "multiclass")
 
@@ -257,7 +260,8 @@ class Evaluator:
         truth, weights, decisions = rows.truth, rows.weights, rows.decisions[number]
         self.out_of_range += rows.out_of_range
         if self.residuals is not None:
-            self.residuals.add(truth, decisions, weights, rows.shard, rows.first_row)
+            predicted = labels_of(self.model, decisions)
+            self.residuals.add(truth, predicted, weights, rows.shard, rows.first_row)
             return
         chosen = chosen_classes(self.model, decisions)
         self.scores.add(truth, decisions, weights, chosen=chosen, others=rows.strange)

@@ -25,7 +25,7 @@ from streamtron.data.writers.tables import (
 )
 from streamtron.model.calibration import probabilities_of
 from streamtron.model.certainty import certain as certain_rows
-from streamtron.model.certainty import probability_bounds
+from streamtron.model.certainty import mean_bounds, probability_bounds
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.scoring import labels_of
 from streamtron.runs.evaluate import ScoredRows, score_shards
@@ -57,7 +57,8 @@ class Scores(NamedTuple):
             are_lists = kind == "multilabel" or self.labels.ndim == 2
             columns["labels" if are_lists else "label"] = self.labels
         decision = "prediction" if kind == "regression" else "decision"
-        columns["decisions" if many else decision] = self.decisions
+        decided = self.labels if kind == "regression" else self.decisions
+        columns["decisions" if many else decision] = decided
         if self.probabilities is not None:
             columns["probabilities" if many else "probability"] = self.probabilities
         if self.certain is not None:
@@ -135,6 +136,8 @@ def _scores(model: LinearModel, rows: ScoredRows, proba: bool) -> Scores:
     shares = probabilities_of(model, decisions) if proba else None
     if bounds is not None:
         sure = None if model.regression else certain_rows(model, *bounds)
+        if model.regression:
+            bounds = mean_bounds(model, *bounds)
         if proba:
             bounds = probability_bounds(model, *bounds)
     labels = labels_of(model, decisions)

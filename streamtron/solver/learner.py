@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
-from streamtron.core.losses import Loss, loss_of, solved
+from streamtron.core.errors import DataError
+from streamtron.core.losses import Loss, center_of, loss_of, solved
 from streamtron.core.rows import Facts, Label, Rows
 from streamtron.solver import order
 from streamtron.solver.alphas import Alphas
@@ -63,7 +64,8 @@ class Learner:
         self.settings, self.facts = settings, facts
         self.outputs = len(labels) if settings.softmax else 1  # dual variables of a row
         self.augmentation = settings.augmentation  # the constant feature of the bias
-        center = facts.mean if loss_of(settings).residual and settings.free else 0.0
+        loss = loss_of(settings)
+        center = center_of(loss, facts.mean) if settings.free else 0.0
         self.targets = TargetRule(
             settings.price,
             labels,
@@ -72,7 +74,14 @@ class Learner:
             center,
             self.augmentation,
             by_class=settings.softmax,
+            rates=loss.log_link,
         )
+        all_0 = facts.rows > 0 and facts.least == facts.largest == 0.0
+        if loss.log_link and settings.free and all_0:
+            raise DataError(
+                "all labels are 0, and no bias makes the mean of the loss poisson 0. Give "
+                "--intercept penalised, or none, or rows with other labels."
+            )
         self.active = ActiveSet(settings.active_set_bytes)
         self.running = WeightState(columns)  # v = Σ α_k l_k (x_k, ρ)
         self.alphas = Alphas(self.outputs)

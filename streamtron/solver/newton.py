@@ -47,6 +47,10 @@ FALLS = 0.25
 LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row, or a round."""
 
+SLOW = (10, 0.25)
+"""After so many evaluations the bracket is halved where the last step left more than this part of
+the slope, as steps down an exponential do, each of which leaves 1/e."""
+
 Vector = NDArray[np.float64]
 
 
@@ -315,16 +319,18 @@ def line_search(
     downhill = linear + held.along(margins, slopes, 0.0)[1]
     if downhill >= 0.0:
         return 0.0
-    low, high, theta = 0.0, np.inf, 1.0
-    for _ in range(LINE_STEPS):
+    low, high, theta, last = 0.0, np.inf, 1.0, np.inf
+    for number in range(LINE_STEPS):
         _, slope, curvature = held.along(margins, slopes, theta)
         first, second = linear + theta * square + slope, square + curvature
         if abs(first) <= 1e-9 * -downhill:
             break
         low, high = (theta, high) if first < 0.0 else (low, theta)
         step = theta - first / second if second > 0.0 else np.inf
-        if low < step < high:
+        slow = number >= SLOW[0] and abs(first) > SLOW[1] * last and np.isfinite(high)
+        if low < step < high and not slow:
             theta = step
         else:
             theta = 0.5 * (low + high) if np.isfinite(high) else 2.0 * theta
+        last = abs(first)
     return theta

@@ -31,8 +31,10 @@ def conclude(learner: Learner) -> None:
     settings, best, gap = learner.settings, learner.best, learner.gap
     small, falling = STALLED
     # what rounding leaves of the mean of labels that are numbers: where all are alike, P* is 0
-    residual = ROUNDING_GAP * learner.targets.center
-    least = 0.5 * learner.facts.rows * residual**2 * settings.price
+    residual, facts = ROUNDING_GAP * learner.targets.center, learner.facts
+    least = 0.5 * facts.rows * residual**2 * settings.price
+    if learner.loss.log_link:
+        least = ROUNDING_GAP * facts.total * settings.price
     assert best.certificate is not None
     if settings.tolerance > 0.0 and gap <= settings.tolerance:
         end_stage(learner, "certified", "the certificate meets the tolerance")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import PRICES
 from streamtron.core.errors import DataError
+from streamtron.core.kernels import LN2
 from streamtron.core.losses import NO_NUMBERS, Domain, Loss, domain
 from streamtron.core.rows import Chunk, Facts, Label
 
@@ -155,9 +156,11 @@ class TargetRule:
         several labels, that of ``positive`` counts for the rows that have it, and all others are 1.
     positive : the label that is +1 (rows that have it among theirs, where there may be several).
         None = the first one.
-    center : is taken off labels that are numbers: the bias is less by it.
+    center : the bias is less by it: it is taken off labels that are numbers, and of ``rates`` t_k
+        is divided by e^center and C_k multiplied, by a power of 2, which rounds nothing.
     rho : the feature of the bias: where it and Δ are 0, a row without features is refused.
     by_class : whether t_k is the code of the label, and l_k is 1.
+    rates : whether labels are 0 or more, and e^z is predicted.
     """
 
     price: float
@@ -167,6 +170,7 @@ class TargetRule:
     center: float = 0.0
     rho: float = 1.0
     by_class: bool = False
+    rates: bool = False
 
     def sq_radius(self, facts: Facts) -> float:
         """Return a bound on R² = max (‖x_k‖² + ρ² + Δ_k²), from the facts of all rows."""
@@ -194,8 +198,11 @@ class TargetRule:
             return Targets(chunk.numbers, signs, costs, chunk.squares, chunk.codes.astype(float))
         if chunk.codes.dtype != np.float64:
             return Targets(chunk.numbers, signs, costs, chunk.squares)
-        _check_sizes(chunk, signs)
+        _check_sizes(chunk, signs, 0.0 if self.rates else -MOST)
         t = np.asarray(chunk.codes - self.center, np.float64)
+        if self.rates:
+            scale = 2.0 ** round(self.center / LN2)
+            t, costs = np.asarray(chunk.codes / scale, np.float64), costs * scale
         return Targets(chunk.numbers, signs, costs, chunk.squares, t, self.center)
 
     def _check_prices(
@@ -256,13 +263,20 @@ def _check_features(chunk: Chunk, signs: NDArray[np.int8]) -> None:
         )
 
 
-def _check_sizes(chunk: Chunk, signs: NDArray[np.int8]) -> None:
+def _check_sizes(chunk: Chunk, signs: NDArray[np.int8], least: float) -> None:
     """Refuse labels so small that P* may be less than what keeps rounding from being nothing, and
-    those so large that it overflows."""
+    those so large that it overflows, or below ``least``."""
     sizes = np.abs(chunk.codes)
-    out = np.flatnonzero(((sizes != 0.0) & (sizes < LEAST) & (signs != 0)) | (sizes > MOST))
+    small = (sizes != 0.0) & (sizes < LEAST) & (signs != 0)
+    out = np.flatnonzero(small | (sizes > MOST) | (chunk.codes < least))
     if len(out):
         row = int(out[0])
+        if chunk.codes[row] < least:
+            raise DataError(
+                f"row {int(chunk.numbers[row]) + 1} has the label {float(chunk.codes[row]):g}, and "
+                "the loss poisson is of counts or rates: expected 0 or more. Correct the label, or "
+                "choose another --loss."
+            )
         raise DataError(
             f"row {int(chunk.numbers[row]) + 1} has the label {float(chunk.codes[row]):g}: "
             f"expected 0, or {LEAST:g} to {MOST:g} in size. Multiply all labels by the same number."

@@ -141,8 +141,8 @@ def sweep(
     random : number of candidates to draw; None = all combinations.
     two_stage : fit all candidates through the first stage, and only the better ones further.
     metric : ``"accuracy"``, ``"f1"``, ``"roc_auc"``, …: the best has the largest; None =
-        accuracy, for numbers ``"r2"``. The best has the smallest ``"rmse"``, ``"mae"``,
-        ``"log_loss"`` or ``"brier_score"``.
+        accuracy, for numbers ``"r2"``, of ``poisson`` ``"d2"``. The best has the smallest
+        ``"rmse"``, ``"mae"``, ``"deviance"``, ``"log_loss"`` or ``"brier_score"``.
     refit : False = with a share of the rows held out, the files are of the fit that was measured,
         on the other rows.
     model, report, witness : files of the best candidate, which is fitted on all rows.

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from streamtron.core import text
-from streamtron.core.config import PROBABILITIES, Settings, meets, prices
+from streamtron.core.config import LOG_LINK, PROBABILITIES, Settings, meets, prices
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.files import write_atomically
 from streamtron.model.certainty import at_least, at_most
@@ -147,7 +147,8 @@ def table_of(trials: Sequence[Trial], best: Trial) -> list[dict[str, Any]]:
 def metrics_of(settings: Settings) -> tuple[str, ...]:
     """Return the names of the metrics of a candidate, first the one that a sweep goes by."""
     if settings.regression:
-        return text.METRICS_OF_NUMBERS
+        counts = settings.loss in LOG_LINK
+        return text.METRICS_OF_COUNTS if counts else text.METRICS_OF_NUMBERS
     names = text.METRICS_OF_MANY if settings.many_labels else text.METRICS
     probable = settings.loss in PROBABILITIES
     return (*names, *text.METRICS_OF_PROBABILITIES) if probable else names

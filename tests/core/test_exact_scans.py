@@ -97,7 +97,9 @@ def draw(loss: Loss, seed: int) -> Drawn:
     free, rho = bool(intercept == "free"), float(rng.choice([1.0, size(rng, 3)]))
     if numbers:
         labels = size(rng, 3) * (rng.normal(size=n) + 1e9 * (rng.random(n) < 0.1))
-        origin = float(rng.choice([0.0, 1e9 * rng.random()])) if free else 0.0
+        origin = float(rng.choice([0.0, 1e9 * rng.random()])) if free and loss.residual else 0.0
+    if loss.log_link:
+        labels = np.abs(labels) * (rng.random(n) < 0.8)
     rho *= {"penalised": 1.0, "free": 4096.0, "none": 0.0}[intercept]
 
     C = size(rng, 8 * reach)
@@ -107,9 +109,10 @@ def draw(loss: Loss, seed: int) -> Drawn:
     cost = [Fraction(C) * Fraction(a) * Fraction(b) for a, b in zip(weights, of_class, strict=True)]
 
     most, C_k = (loss.epsilon if loss.code == kernels.HUBER else 1.0), costs
+    most, end = (labels, labels * C_k) if loss.log_link else (most, C_k)
     share = rng.choice([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], rng.random(2)][rng.integers(4)], n)
     signs = rng.choice([-1.0, 1.0], n) if numbers else 1.0
-    alphas = to_alphas(share * most * C_k * signs, (-C_k, C_k))
+    alphas = to_alphas(share * most * C_k * signs, (-end, end))
     ratio = float(rng.choice([0.0, 0.0, 1.0, rng.random()]))
     w, bias = rng.normal(size=X.shape[1]) * size(rng, 10 * reach), float(rng.normal())
     drawn = Drawn(
@@ -128,6 +131,10 @@ def draw(loss: Loss, seed: int) -> Drawn:
         drawn = at_the_weights_of_alphas(drawn, float(rng.choice([0.0, 1e-15, 1e-7, 0.1])), rng)
     if origin and rng.random() < 0.7:  # the bias takes back what has been taken off the labels
         drawn = drawn._replace(bias=-origin / rho)
+    if loss.log_link and rng.random() < 0.8:  # margins of which e^z is finite
+        margins = np.abs(drawn.X.astype(float) @ drawn.w) + rho * abs(drawn.bias)
+        factor = min(1.0, float(rng.uniform(0.0, 40.0)) / (float(margins.max()) or 1.0))
+        drawn = drawn._replace(w=factor * drawn.w, bias=factor * drawn.bias)
     return drawn
 
 
@@ -223,15 +230,16 @@ class Exact:
         ]
         pairs = zip(scores, self.labels, strict=True)
         origin = Fraction(drawn.origin)
-        margins = [z - (l - origin) if drawn.loss.numbers else l * z for z, l in pairs]
+        numbers = drawn.loss.numbers
+        margins = [(z, l - origin) if numbers else (l * z, Fraction(0)) for z, l in pairs]
         penalty = self.ratio * sum(map(abs, w)) + (1 - self.ratio) * square(w) / 2
         penalty += 0 if free else bias * bias / 2
         if not drawn.cost:
-            return number(penalty) if min(margins) >= 1 else mpmath.inf
+            return number(penalty) if min(margins)[0] >= 1 else mpmath.inf
         epsilon = number(Fraction(drawn.loss.epsilon))
         lost = (
-            number(c) * losses.loss_at(drawn.loss.name, number(m), epsilon)
-            for c, m in zip(drawn.cost, margins, strict=True)
+            number(c) * losses.loss_at(drawn.loss.name, number(z), epsilon, number(t))
+            for c, (z, t) in zip(drawn.cost, margins, strict=True)
         )
         return number(penalty) + mpmath.fsum(lost)
 

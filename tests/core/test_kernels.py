@@ -25,7 +25,7 @@ from streamtron.core.rows import Rows
 from streamtron.core.scan_sums import ScanSums
 from streamtron.data.blocks import squares_of
 from tests.helpers.kernel_cases import COLUMNS, Case, cases, frozen, prove
-from tests.helpers.losses import EPSILON, plain, plain_gain
+from tests.helpers.losses import EPSILON, ends, exp, log_of, plain, plain_gain
 from tests.helpers.oracle import LARGEST_COUNT, DualOracle, Oracle, shuffled
 from tests.helpers.processes import python
 from tests.helpers.sources import csr
@@ -142,11 +142,10 @@ def is_the_best_step(loss: str, margin: float, price: float, share: float) -> No
     """``share`` : α/C before."""
     case, t = replace(PLAIN, delta2=[0.5 / price], counts=[2 * round(500 * share)]), [0.25]
     oracle = case.dual_oracle(loss, t)
-    oracle.w, before, most = [margin], oracle.alphas[0], min(LOSSES[loss].most, 100.0) * price
-    if loss == "huber":
-        most = EPSILON * price
+    oracle.w, before = [margin], oracle.alphas[0]
+    least, most = (min(max(end, -100.0), 100.0) * price for end in ends(loss, t[0]))
     _, state = run_visit(case, oracle)
-    alphas = np.linspace(-most if oracle.numbers else 0.0, most, 20_001)
+    alphas = np.linspace(least, most, 20_001)
 
     def dual(alpha: Any) -> Any:
         known = replace(LOSSES[loss], epsilon=EPSILON)
@@ -213,16 +212,20 @@ def plain_scan(scan: Scan) -> PartialSums:
         off = (1.01 * len(row) + 24.0) * u * (norm * scan.length + case.rho * abs(oracle.bias))
         sums[kernels.COSTS] += cost
         sums[kernels.NORMS] += cost * norm
-        t = 0.0
-        if oracle.numbers:
-            t, room = oracle.numbers[k], 0.0
+        t = oracle.numbers[k] if oracle.numbers else 0.0
+        if loss == "poisson":
+            low, high, size = m - off, m + off, abs(m) + off + abs(log_of(t)) + 1.0
+            lost = max(plain(loss, low, t=t)[0], plain(loss, high, t=t)[0])
+            lost += 32.0 * u * (exp(high) + t * size)
+            lost = lost if high < 300.0 else math.inf
+        elif oracle.numbers:
             room = off + 4.0 * u * (abs(m) + abs(t) + ORIGIN + off)
-            at = abs(m - t) + room
+            lost = plain(loss, abs(m - t) + room)[0]
             t = (t - CENTER) - math.copysign(2.0 * u * abs(t), alpha)
         else:
-            at = m - off
+            lost = plain(loss, m - off)[0]
         if cost < math.inf:
-            add_to(sums, kernels.LOSSES, cost * (plain(loss, at)[0] + 2.0**-1000))
+            add_to(sums, kernels.LOSSES, cost * (lost + 2.0**-1000))
         sums[kernels.LEAST] = min(sums[kernels.LEAST], m - off)
         always = bool(oracle.numbers) or loss == "log_loss"
         seen.marks[k] = int(always or m <= threshold or alpha != 0.0)

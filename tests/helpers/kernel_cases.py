@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.rows import freeze
 from tests.helpers.examples import examples
-from tests.helpers.losses import EPSILON, REGRESSION, within
+from tests.helpers.losses import REGRESSION, ends, within
 from tests.helpers.oracle import DualOracle, Oracle, Row
 
 COLUMNS = 6
@@ -57,12 +57,14 @@ class Case:
         """The oracle of dual ascent. α_k is the part c_k/1000 of the most that it may be, if there
         is one, and of both signs where labels are numbers. Rows have prices above 0."""
         costs, alphas = [0.5 / (d2 or 0.5) for d2 in self.delta2], []
-        most = EPSILON if loss == "huber" else 1.0
-        for count, sign, cost in zip(self.counts, self.signs, costs, strict=True):
-            alpha = within(count / 1000 * most * cost, most * cost) if sign else 0.0
+        t = [*numbers[: len(costs)]] if loss in REGRESSION else []
+        if loss == "poisson":
+            t = [max(number, 0.0) for number in t]
+        for k, (count, sign, cost) in enumerate(zip(self.counts, self.signs, costs, strict=True)):
+            most = min(ends(loss, t[k] if t else 0.0)[1], 1000.0 if loss == "poisson" else 1.0)
+            alpha = within(count / 1000 * most * cost, -most * cost, most * cost) if sign else 0.0
             alphas.append(-alpha if loss in REGRESSION and count % 2 else alpha)
         labels = [1] * len(alphas) if loss in REGRESSION else self.labels
-        t = numbers[: len(alphas)] if loss in REGRESSION else ()
         return DualOracle(loss, self.rows, labels, costs, self.rho, alphas, t, COLUMNS)
 
 

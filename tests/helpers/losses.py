@@ -44,13 +44,29 @@ def log(x: float) -> float:
     return exponent * 0.6931471805599453 + log_ratio((mantissa - 1.0) / (mantissa + 1.0), 12)
 
 
-REGRESSION = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+def exp(z: float) -> float:
+    """e^z as the kernels have it."""
+    return exp_minus(-z) if z < 0.0 else 1.0 / exp_minus(min(z, 300.0))
+
+
+def log_of(t: float) -> float:
+    """ln t of a label, 0 of 0."""
+    return log(t) if t > 0.0 else 0.0
+
+
+REGRESSION = (
+    *("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"),
+    "poisson",
+)
 EPSILON = 0.7
 """ε of those that have one."""
 
 
-def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
-    """φ, −φ' and φ'' of a margin or residual with the bits of the kernels."""
+def plain(loss: str, z: float, zone: float = 0.0, t: float = 0.0) -> tuple[float, float, float]:
+    """φ(t, z), −∂φ/∂z and ∂²φ/∂z² with the bits of the kernels."""
+    m = z - t
+    if loss == "poisson":
+        return exp(z) - t * (z - log_of(t) + 1.0), t - exp(z), exp(z)
     if loss == "log_loss":
         q = exp_minus(abs(m))
         slope = (q if m >= 0.0 else 1.0) / (1.0 + q)
@@ -69,13 +85,24 @@ def plain(loss: str, m: float, zone: float = 0.0) -> tuple[float, float, float]:
     return slack - 0.5 * zone, sign * inside, 0.0
 
 
+def ends(loss: str, t: float) -> tuple[float, float]:
+    """The least and the most that α/C may be."""
+    if loss == "poisson":
+        return -1e15, t
+    most = {"huber": EPSILON, "hinge": 1.0, "log_loss": 1.0, "epsilon_insensitive": 1.0}
+    end = most.get(loss, math.inf)
+    return (-end if loss in REGRESSION else 0.0), end
+
+
 def plain_gain(loss: str, p: float, t: float = 0.0) -> float:
     """−φ*(−p) with the bits of the kernel, and what it takes off for rounding."""
-    most = {"huber": EPSILON, "hinge": 1.0, "log_loss": 1.0, "epsilon_insensitive": 1.0}
     if p == 0.0:
         return 0.0
-    if abs(p) > most.get(loss, math.inf) * (1.0 + 8.0 * U) or (loss not in REGRESSION and p < 0.0):
+    least, most = ends(loss, t)
+    if not least * (1.0 + 8.0 * U) <= p <= most * (1.0 + 8.0 * U):
         return -math.inf
+    if loss == "poisson":
+        return _poisson_gain(p, t)
     if loss == "hinge":
         return p * (1.0 - 32.0 * U)
     if loss == "log_loss":
@@ -87,6 +114,19 @@ def plain_gain(loss: str, p: float, t: float = 0.0) -> float:
         return max(entropy - U * (16.0 * p * (first + second + 1.0) + 32.0 * entropy), 0.0)
     linear, conjugate = p * (t if loss in REGRESSION else 1.0), conjugate_at(loss, p)
     return linear - conjugate - (32.0 * U * (abs(linear) + conjugate) + 2.0**-1000)
+
+
+def _poisson_gain(p: float, t: float) -> float:
+    ln, rest = log_of(t), t - p
+    if rest <= 128.0 * U * t:
+        return t * ln - t - 48.0 * U * (t * (abs(ln) + 1.0))
+    share = p / t if t else -math.inf
+    if -1.0 <= share <= 0.5:
+        ratio = log_ratio(-share / (2.0 - share))
+    else:
+        ratio = log(rest / t if t else rest)
+    off = abs(p) * (abs(ln) + abs(ratio) + 1.0) + rest * abs(ratio)
+    return p * ln - p - rest * ratio - (48.0 * U * off + 2.0**-1000)
 
 
 def conjugate_at(loss: str, p: Any, epsilon: Any = EPSILON) -> Any:
@@ -105,10 +145,11 @@ def plain_earned(loss: str, alpha: float, cost: float, t: float) -> float:
     return cost * plain_gain(loss, alpha / cost, t)
 
 
-def within(alpha: float, most: float) -> float:
-    """α as a float32 of at most that size, with the bits of the kernel."""
-    single = np.float32(min(max(alpha, -most), most))
-    return float(np.nextafter(single, np.float32(0.0)) if abs(float(single)) > most else single)
+def within(alpha: float, least: float, most: float) -> float:
+    """α as a float32 between ends, with the bits of the kernel."""
+    single = np.float32(min(max(alpha, least), most))
+    beyond = not least <= float(single) <= most
+    return float(np.nextafter(single, np.float32(0.0)) if beyond else single)
 
 
 def plain_step(
@@ -116,17 +157,21 @@ def plain_step(
 ) -> tuple[float, float]:
     """The dual variable after a visit of a row with the margin m and q = ‖(x, ρ)‖², and what it
     earns, with the bits of the kernel."""
-    delta2 = 0.5 / cost
-    if loss == "log_loss":
+    delta2, (least, most) = 0.5 / cost, ends(loss, t)
+    least, most = least * cost, most * cost
+    if loss == "poisson":
+        z = _poisson_margin(alpha, m, q, cost, t)
+        best = within(cost * (t - exp(z)), least, most)
+    elif loss == "log_loss":
         z = _logistic_margin(alpha, m, q, cost)
         value, slope, _ = plain(loss, z)
-        return within(cost * slope, cost), cost * (slope * z + value)
-    if loss == "squared_hinge":
+        return within(cost * slope, least, most), cost * (slope * z + value)
+    elif loss == "squared_hinge":
         best = alpha
         if alpha != 0.0 or m < 1.0:
             best = float(np.float32(max(alpha + (1.0 - (m + delta2 * alpha)) / (q + delta2), 0.0)))
     elif loss == "hinge":
-        best = within(max(alpha + (1.0 - m) / q, 0.0) if q else math.inf, cost)
+        best = within(max(alpha + (1.0 - m) / q, 0.0) if q else math.inf, least, most)
     else:
         pull = alpha * q - (m - t)
         size = max(abs(pull) - EPSILON, 0.0)
@@ -136,8 +181,7 @@ def plain_step(
             best = math.copysign(size / (q + 0.5 / cost), pull)
         else:
             best = math.copysign(size / q if q else (math.inf if size else 0.0), pull)
-        most = {"huber": EPSILON * cost, "epsilon_insensitive": cost}
-        best = within(best, most.get(loss, math.inf))
+        best = within(best, least, most)
     return best, plain_earned(loss, best, cost, t)
 
 
@@ -157,8 +201,27 @@ def _logistic_margin(alpha: float, m: float, q: float, cost: float) -> float:
     return z
 
 
-def loss_at(loss: str, m: Exact, epsilon: Exact = EPSILON) -> Exact:
-    """φ of a margin or a residual."""
+def _poisson_margin(alpha: float, m: float, q: float, cost: float, t: float) -> float:
+    """The root z of z = m + (C (t − e^z) − α) q, with the bits of the kernel."""
+    size, b = cost * q, m + (cost * t - alpha) * q
+    if size == 0.0:
+        return m
+    ln = log(size)
+    z = log(ln + b) - ln if ln + b > 1.0 else b
+    for _ in range(100):
+        step = (z + size * exp(z) - b) / (1.0 + size * exp(z))
+        z -= step
+        if abs(step) <= 0.03 * 0.03:
+            break
+    return z
+
+
+def loss_at(loss: str, z: Exact, epsilon: Exact = EPSILON, t: Exact = 0) -> Exact:
+    """φ(t, z)."""
+    m = z - t
+    if loss == "poisson":
+        power = mpmath.exp(z) if z < 1000 else mpmath.inf
+        return power - t * (z + 1 - (mpmath.log(t) if t else 0))
     if loss == "log_loss":
         return max(-m, 0) + mpmath.log1p(mpmath.exp(-abs(m)) if abs(m) < 1e5 else mpmath.mpf(0))
     if loss == "squared_error" or (loss == "huber" and abs(m) <= epsilon):
@@ -172,6 +235,10 @@ def loss_at(loss: str, m: Exact, epsilon: Exact = EPSILON) -> Exact:
 def gain_of(loss: str, p: Exact, t: Exact = 0, epsilon: Exact = EPSILON) -> Exact:
     """−φ*(−p); −∞ out of its domain."""
     most = {"huber": epsilon, "hinge": 1, "log_loss": 1, "epsilon_insensitive": 1}
+    if loss == "poisson":
+        if p >= t:
+            return -mpmath.inf if p > t else (t * mpmath.log(t) - t if t else mpmath.mpf(0))
+        return (t - p) * (1 - mpmath.log(t - p)) + (t * mpmath.log(t) - t if t else 0)
     if abs(p) > most.get(loss, mpmath.inf) or (loss not in REGRESSION and p < 0):
         return -mpmath.inf
     if loss == "hinge":

@@ -213,7 +213,7 @@ class DualOracle(Oracle):
         """The best step of α_k alone; whether it has changed."""
         margin, alpha, q = self.margin(k), self.alphas[k], self.sq_length(k)
         cost, t = self.costs[k], self.numbers[k] if self.numbers else 0.0
-        self.lost += cost * losses.plain(self.loss, margin - t)[0]
+        self.lost += cost * losses.plain(self.loss, margin, t=t)[0]
         new, earned = losses.plain_step(self.loss, alpha, margin, q, cost, t)
         if new == alpha:
             return False

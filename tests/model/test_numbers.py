@@ -9,13 +9,19 @@ import pytest
 import skops.io
 from liblinear import liblinearutil
 from scipy import sparse
-from sklearn.linear_model import HuberRegressor, Ridge
-from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from sklearn.linear_model import HuberRegressor, PoissonRegressor, Ridge
+from sklearn.metrics import (
+    d2_tweedie_score,
+    mean_absolute_error,
+    mean_poisson_deviance,
+    r2_score,
+    root_mean_squared_error,
+)
 from sklearn.svm import LinearSVR
 
 import streamtron
 from streamtron.core.config import REGRESSION
-from streamtron.core.errors import SettingsError
+from streamtron.core.errors import DataError, SettingsError
 from streamtron.model.export import FORMATS, export
 from streamtron.model.linear_model import LinearModel
 from streamtron.model.residuals import Residuals
@@ -26,7 +32,9 @@ SKLEARN: dict[str, dict[str, Any]] = {
     "huber": {"alpha": 10.0, "epsilon": 1.35},
     "epsilon_insensitive": {"C": 0.1, "epsilon": 0.1, "loss": "epsilon_insensitive"},
     "squared_epsilon_insensitive": {"C": 0.1, "epsilon": 0.5},
+    "poisson": {"alpha": 10.0},
 }
+RIVALS = {"squared_error": Ridge, "huber": HuberRegressor, "poisson": PoissonRegressor}
 
 
 def _model(loss: str = "squared_error", **settings: Any) -> tuple[LinearModel, np.ndarray]:
@@ -60,6 +68,23 @@ def test_the_metrics_are_scikit_learn_s_of_rows_of_a_weight_and_the_worst_come_f
     assert _measured(targets, targets, 0.0 * weights).metrics()["rmse"] is None
 
 
+def test_counts_have_the_deviance_of_scikit_learn_too_and_none_is_below_0():
+    rng = np.random.default_rng(0)
+    means, weights = rng.uniform(0.1, 9.0, 500), rng.choice([0.0, 0.5, 2.0], 500)
+    counts = rng.poisson(means).astype(float)
+    metrics = _measured(counts, means, weights, deviance=True).metrics()
+    assert list(metrics)[2:5] == ["d2", "deviance", "r2"]
+    wanted = d2_tweedie_score(counts, means, sample_weight=weights, power=1)
+    assert metrics["d2"] == pytest.approx(wanted, rel=1e-12)
+    wanted = mean_poisson_deviance(counts, means, sample_weight=weights)
+    assert metrics["deviance"] == pytest.approx(wanted, rel=1e-12)
+    ones = np.ones(2)
+    assert _measured(0.0 * ones, 0.0 * ones, ones, deviance=True).metrics()["d2"] is None
+    assert _measured(ones, ones, 0.0 * ones, deviance=True).metrics()["deviance"] is None
+    with pytest.raises(DataError, match=r"a\.svm: row 1 has the label -2"):
+        _measured(np.array([1.0, -2.0]), ones, ones, deviance=True)
+
+
 @pytest.mark.parametrize("held", [1 << 20, 15_000])
 def test_tenths_and_bars_are_of_all_rows_or_of_every_fourth_of_too_many(held):
     targets = np.random.default_rng(1).normal(size=40_000)
@@ -85,24 +110,35 @@ def test_every_program_predicts_the_numbers_that_we_predict(tmp_path, loss):
     model.save(tmp_path / "model")
     assert LinearModel.load(tmp_path / "model") == model
     assert "kind regression" in repr(model)
-    for format_ in FORMATS:
+    close = {"rel": 1e-12 * model.log_link, "abs": 1e-12}
+    for format_ in FORMATS[1:]:
         export(model, tmp_path / format_, format_)
-    close = {"rel": 0, "abs": 1e-12}
-    export(model.but(settings={**model.settings, "penalty": "l1"}), tmp_path / "l1", "liblinear")
-    assert (tmp_path / "l1").read_bytes() == (tmp_path / "liblinear").read_bytes()
-    liblinear = liblinearutil.load_model(str(tmp_path / "liblinear"))
-    assert liblinear.is_regression_model()
-    _, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), liblinear, "-q")
-    assert np.ravel(values) == pytest.approx(wanted, **close)
+    if model.log_link:
+        with pytest.raises(SettingsError, match="the loss poisson, which LIBLINEAR does not have"):
+            export(model, tmp_path / "liblinear", "liblinear")
+        assert wanted == pytest.approx(np.exp(model.decision_function(dense)), rel=1e-15)
+    else:
+        liblinear_predicts(model, dense, wanted, tmp_path)
     session = onnxruntime.InferenceSession(tmp_path / "onnx", providers=["CPUExecutionProvider"])
     [of_onnx] = session.run(["prediction"], {"X": dense.astype(np.float32)})
     assert (of_onnx.dtype, of_onnx.tolist()) == (np.float64, pytest.approx(wanted, **close))
     theirs = skops.io.load(tmp_path / "sklearn")
-    assert type(theirs) is {"squared_error": Ridge, "huber": HuberRegressor}.get(loss, LinearSVR)
+    assert type(theirs) is RIVALS.get(loss, LinearSVR)
     assert {name: getattr(theirs, name) for name in SKLEARN[loss]} == SKLEARN[loss]
     assert theirs.predict(dense) == pytest.approx(wanted, **close)
     [direction] = json.loads((tmp_path / "json").read_text())["directions"]
     assert (direction["positive"], direction["bias"]) == (None, 2.5)
+
+
+def liblinear_predicts(model, dense, wanted, path):
+    """Whether LIBLINEAR predicts what is wanted by the model that is written for it."""
+    export(model, path / "liblinear", "liblinear")
+    export(model.but(settings={**model.settings, "penalty": "l1"}), path / "l1", "liblinear")
+    assert (path / "l1").read_bytes() == (path / "liblinear").read_bytes()
+    liblinear = liblinearutil.load_model(str(path / "liblinear"))
+    assert liblinear.is_regression_model()
+    _, _, values = liblinearutil.predict([], sparse.csr_matrix(dense), liblinear, "-q")
+    assert np.ravel(values) == pytest.approx(wanted, rel=0, abs=1e-12)
 
 
 @pytest.mark.parametrize("solver", [11, 12, 13])

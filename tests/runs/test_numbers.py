@@ -64,6 +64,7 @@ def test_shards_and_memory_have_the_same_optimum_and_evaluate_says_how_good_it_i
     ]
     done = here(place, "evaluate", loss, "held-out.svm", "--worst", "1")
     assert "R²" in done.stdout
+    assert ("mean Poisson deviance" in done.stdout) == (loss == "poisson")
     assert "standard deviation" in done.stdout
     assert f"held-out.svm, row {order[0]}: label " in done.stdout
 
@@ -98,6 +99,10 @@ def test_a_sweep_goes_by_r2_or_by_the_least_error(place):
         found = streamtron.sweep(place / "train.svm", loss="squared_error", metric=metric, **how)
         assert found.metric == metric or found.metric == "r2"
         assert (found.best.settings.C, found.best.settings.intercept) == (1.0, "free")
+    of_counts = streamtron.sweep(place / "train.svm", loss="poisson", **how)
+    assert (of_counts.metric, of_counts.best.settings.C) == ("d2", 1.0)
+    least = streamtron.sweep(place / "train.svm", loss="poisson", metric="deviance", **how).best
+    assert least.settings == of_counts.best.settings
     for extra, sentence in (
         ({"loss": "huber", "metric": "f1"}, "of numbers, expected one of r2, rmse, mae"),
         ({"loss": "huber,hinge"}, "losses of numbers beside losses of classes"),
