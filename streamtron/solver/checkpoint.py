@@ -22,12 +22,12 @@ from streamtron.solver.hessian import Expansion
 from streamtron.solver.learner import Learner, Memory, freeze
 from streamtron.solver.progress import ENDS, BestWeights, Progress, ReadingBounds, StageReport
 
-OWN: dict[str, Any] = {
-    "augmentation": float,
-    "memory": str,
-    "visits": bool,
-    "shuffles": int,
-    "elsewhere": int | None,
+OWN = {
+    "augmentation": "float",
+    "memory": "str",
+    "visits": "bool",
+    "shuffles": "int",
+    "elsewhere": "int | None",
 }
 """Fields of a learner that are plain values, and their types."""
 
@@ -138,7 +138,7 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     """Set the fields of a new learner; ValueError where one is missing, or an array is not what
     kernels take unchecked."""
     plain, scan, columns = saved["own"], saved["scan"], learner.columns
-    if not all(isinstance(plain[name], kind) for name, kind in OWN.items()):
+    if not all(_is(plain[name], kind) for name, kind in OWN.items()):
         raise ValueError("a learner's plain fields of other types")
     vars(learner).update({name: plain[name] for name in OWN}, memory=Memory(plain["memory"]))
     targets, running = learner.targets, learner.running
@@ -165,7 +165,7 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
         raise ValueError("counts of other types")
     if progress.finished not in (None, *ENDS) or (progress.finished and certificate is None):
         raise ValueError("an end of another name, or without a proof")
-    if not reports:
+    if not reports or not all(type(report.name) is str for report in reports):
         raise ValueError("no stage")
     if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
         raise ValueError("weights that are no numbers")
@@ -210,7 +210,9 @@ def _is(value: Any, kind: str) -> bool:
     kinds = kind.split(" | ")
     if value is None:
         return "None" in kinds
-    return type(value).__name__ == kinds[0] and (kinds[0] != "int" or abs(value) < 2**62)
+    beyond = {"int": 2**62, "float": 1e300}.get(kinds[0])
+    is_one = type(value).__name__ == kinds[0]
+    return is_one and (beyond is None or not beyond < abs(value) < np.inf)
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
@@ -11,6 +12,7 @@ from streamtron.core.errors import MachineError
 from streamtron.data.discover import FORMATS
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.libsvm import LibsvmReader
+from streamtron.data.formats.npz import NpzReader
 from streamtron.data.formats.parquet import ParquetReader
 from streamtron.data.formats.text_tables import CsvReader, JsonLinesReader
 from streamtron.data.reader_config import ReaderConfig
@@ -77,7 +79,22 @@ class TestJsonLines(ReaderTests):
         return JsonLinesReader(str(path), path.name, reading, None, threads)
 
 
-HERE = [TestLibsvm, TestParquet, TestArrow, TestCsv, TestJsonLines]
+class TestNpz(ReaderTests):
+    def write(self, path: Path, rows: Sequence[Row]) -> None:
+        offsets = np.cumsum([0, *(len(row) for _, row in rows)])
+        data = np.array([value for _, row in rows for value in row.values()])
+        columns = np.array([column for _, row in rows for column in row], np.int32)
+        shape, matrix = (len(rows), 10), {"data": data, "indices": columns, "indptr": offsets}
+        with path.open("wb") as file:
+            np.savez_compressed(file, format="csr", shape=shape, **matrix, y=[y for y, _ in rows])
+
+    def open(self, path: Path, threads: int) -> FileReader:
+        names = {"features": ("indices",), "values_column": "values", "label_column": "y"}
+        reading = ReaderConfig(layout="lists", **names)
+        return NpzReader(str(path), path.name, reading, None, threads)
+
+
+HERE = [TestLibsvm, TestParquet, TestArrow, TestCsv, TestJsonLines, TestNpz]
 
 
 def test_every_format_but_those_of_names_is_here():
@@ -94,7 +111,7 @@ def test_a_reader_knows_its_bytes_and_says_that_they_are_gone(kind, tmp_path):
     counts = [sum(batch.rows for batch in used.batches()) for _ in range(2)]
     assert counts == [len(tests.ROWS)] * 2
     path.unlink()
-    if not isinstance(used, ParquetReader | ArrowReader):
+    if not isinstance(used, ParquetReader | ArrowReader | NpzReader):
         assert used.fingerprint() == digest, "text is hashed while it is read"
     gone = tests.open(path, 1)
     for action in (gone.fingerprint, lambda: list(gone.batches())):

@@ -6,38 +6,14 @@ from scipy import sparse
 
 import streamtron
 from streamtron.core.errors import DataError
-from streamtron.data import ReaderConfig
-from streamtron.data.formats.npz import NpzReader
-from streamtron.testing import ReaderTests
 
 X = sparse.csr_array([[0.0, 1.5], [2.0, 0.25], [0.0, 3.0], [1.0, 0.0]])
 
 
-def write(path, X, **columns):
-    """As ``scipy.sparse.save_npz`` does, with columns beside the matrix."""
-    parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr}
-    with open(path, "wb") as file:
-        np.savez_compressed(file, format=b"csr", shape=X.shape, **parts, **columns)
-
-
-class TestReader(ReaderTests):
-    """What every format owes."""
-
-    def write(self, path, rows):
-        matrix = sparse.lil_array((len(rows), 99))
-        for k, (_, row) in enumerate(rows):
-            for column, value in row.items():
-                matrix[k, column] = value
-        write(path, matrix.tocsr(), label=[label for label, _ in rows])
-
-    def open(self, path, threads):
-        reading = ReaderConfig(label_column="label")
-        reader = NpzReader(str(path), path.name, reading, threads=threads)
-        return NpzReader(str(path), path.name, reader.resolve(), threads=threads)
-
-
 def test_a_model_of_a_matrix_with_labels_predicts_one_that_scipy_saved(tmp_path):
-    write(tmp_path / "train.npz", X, y=["b", "a", "b", "a"], label=[0, 0, 0, 1], weight=np.ones(4))
+    parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": X.shape}
+    others = {"y": ["b", "a", "b", "a"], "label": [0, 0, 0, 1], "weight": np.ones(4)}
+    np.savez(tmp_path / "train.npz", format="csr", **parts, **others)
     model = streamtron.fit(tmp_path / "train.npz", label="y", weight="weight")
     sparse.save_npz(tmp_path / "new.npz", X[::-1])
     [scores] = streamtron.predict(model, tmp_path / "new.npz")

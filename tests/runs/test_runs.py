@@ -245,6 +245,13 @@ FORGED: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
     "bounds that exclude each other": lambda fields, arrays: fields["best"].update(
         certificate={**fields["best"]["certificate"], "dual": 1e300}
     ),
+    "a bound beyond any": lambda fields, arrays: fields["best"].update(
+        certificate={**fields["best"]["certificate"], "dual": -1e308}
+    ),
+    "a bias feature beyond any": lambda fields, arrays: fields["own"].update(augmentation=-1e308),
+    "a stage without ε": lambda fields, arrays: fields["progress"]["reports"][0].update(
+        paper={"a": 1}
+    ),
     "narrower data": lambda fields, arrays: arrays.update(
         {name: array[:9] for name, array in arrays.items() if array.dtype == np.float64}
     ),
