@@ -175,7 +175,7 @@ def _posted(address: str, rows: Any) -> Any:
 @pytest.mark.parametrize("page", _params([*PAGES, ROOT / "CONTRIBUTING.md"]))
 def test_a_block_that_does_not_run_is_output_or_installs_or_makes(page):
     for language, block in _blocks(page):
-        assert language in {"sh", "python", "shell", "text", "toml"}
+        assert language in {"sh", "python", "shell", "text", "toml", "diff"}
         if language == "shell":
             for line in block.strip().splitlines():
                 assert line.startswith(("python3 -m venv", ".venv/bin/pip", "export PATH", "make "))
@@ -188,14 +188,14 @@ def test_every_path_and_make_target_of_a_page_is_there_and_its_examples_come_out
     text, makefile = page.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text()
     paths = set(re.findall(r"(?:streamtron|tests|benchmarks|pipelines|docs)/[\w./-]*\w/?", text))
     paths |= set(re.findall(r"`((?:\w+/)+\w*(?:\.py|\.md)?)`", text))  # some within the package
-    assert len(paths) > 20 or page.name not in ("architecture.md", "CONTRIBUTING.md")
+    assert len(paths) > 20 or page.name not in ("architecture.md", "extending.md")
     assert not [p for p in paths if not any((at / p).exists() for at in (PACKAGE, ROOT))]
     for target in re.findall(r"make (\w[\w-]*)  ", text):
         assert f"\n{target}:" in makefile
     assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
-ABOUT_CODE = [ROOT / "CONTRIBUTING.md", *map(DOCS.joinpath, ("algorithm.md", "architecture.md"))]
+ABOUT_CODE = [*map(DOCS.joinpath, ("algorithm.md", "architecture.md", "extending.md"))]
 """Pages that name functions and classes."""
 
 
@@ -293,9 +293,8 @@ def test_the_pages_of_commands_and_of_python_have_every_option_and_every_public_
         assert re.search(rf"^### {name}( \{{|$)", page, re.MULTILINE), name
 
 
-def test_a_page_shows_the_changelog_contributing_and_what_its_commands_print(with_marks):
+def test_a_page_shows_the_changelog_and_what_its_commands_print(with_marks):
     assert "## 0.1.0" in with_marks("<!-- changelog -->")
-    assert "](architecture.md)" in with_marks("<!-- contributing -->")
     block = "```sh\nstreamtron --version\n```\n"
     shown = with_marks(f"Look:\n\n{block}\n<!-- output -->\n")
     assert shown == f"Look:\n\n{block}\n```text\nstreamtron {streamtron.__version__}\n```\n"

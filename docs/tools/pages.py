@@ -208,13 +208,7 @@ def changelog() -> str:
     return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def contributing() -> str:
-    """Return CONTRIBUTING.md, whose links are relative to the root."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    return text.replace("](docs/", "](")
-
-
-MARKS = {"commands": commands, "api": api, "changelog": changelog, "contributing": contributing}
+MARKS = {"commands": commands, "api": api, "changelog": changelog}
 """Mark in a page → what takes its place."""
 
 
