@@ -52,8 +52,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 35102),
-    "tests": (18_000, 26695),
+    "streamtron": (24_000, 35100),
+    "tests": (18_000, 26708),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 

@@ -22,7 +22,7 @@ from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion, Outside
 from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeights, Progress
 from streamtron.solver.row_store import ActiveSet
-from streamtron.solver.scan import Frozen, length_of
+from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import TargetRule, Targets
 from streamtron.solver.weights import WeightState
 
@@ -247,9 +247,8 @@ def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) ->
 
 
 def begin_quadratic(learner: Learner, outside: Outside) -> None:
-    """Begin the quadratic of rows outside memory. In a scan their α are about to change."""
+    """Begin the quadratic of rows outside memory."""
     learner.outside = outside
-    learner.unsummed |= learner.frozen is not None
 
 
 def end_quadratic(learner: Learner, expansion: Expansion | None = None) -> None:
@@ -348,7 +347,6 @@ def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
         sums = frozen.scan_sums
         sums.fold()
         frozen.w, sums.fresh = numbered(frozen.w), numbered(sums.fresh)
-        frozen.length = length_of(frozen.w, frozen.bias)
         sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
     running.settle(numbered(running.w), running.bias, running.gains)
     candidate = best.take_candidate()

@@ -201,6 +201,16 @@ def test_rows_that_come_and_go_leave_the_optimum_of_the_others(loss, ratio, tmp_
     check_bounds(forgotten.report["certificate"], least(X, costs, signs, loss, ratio), 1e-6)
 
 
+def test_a_scan_that_new_rows_continue_has_columns_numbered_as_they_are_with_these(tmp_path):
+    X, signs = drawn(3)
+    X[:390, 3] = 0.0
+    old, new = map(str, write_shards(tmp_path, svm_lines(X, signs), [390]))
+    fitted(tmp_path, [old], "squared_hinge", 1.0, tol=1e-4)
+    proven = streamtron.update(str(tmp_path / "m"), new).report["certificate"]
+    check_bounds(proven, least(X, np.ones(len(X)), signs, "squared_hinge", 1.0), 1e-4)
+    assert proven["zero_columns"]
+
+
 @pytest.mark.parametrize(("loss", "ratio"), [("log_loss", 0.5), ("squared_hinge", 0.3)])
 def test_a_changed_run_goes_on_from_weights_and_not_from_the_sum_of_its_rows(loss, ratio, tmp_path):
     """One is the other, soft-thresholded: to scan the sum itself costs a reading or two."""

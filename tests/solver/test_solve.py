@@ -391,6 +391,9 @@ def test_the_average_of_blocks_weighs_later_ones_more():
     for weights, mean in (([3.0, 0.0, 6.0], [3.0, 0.0, 6.0]), ([6.0, 9.0, 3.0], [5.0, 6.0, 4.0])):
         best.average(np.array(weights))
         assert best.candidate.tolist() == mean
+    best.take_candidate()
+    best.average(np.array([1.0, 2.0, 3.0]))
+    assert best.candidate.tolist() == [1.0, 2.0, 3.0], "the next average is of blocks after a scan"
 
 
 @visits
