@@ -19,8 +19,8 @@ from streamtron.core.config import SETTINGS, Settings
 from streamtron.core.errors import SettingsError
 from streamtron.core.text import (
     METRICS,
+    METRICS_OF_COUNTS,
     METRICS_OF_MANY,
-    METRICS_OF_NUMBERS,
     METRICS_OF_PROBABILITIES,
 )
 from streamtron.data.writers.corpus import generate
@@ -274,7 +274,7 @@ def test_csv_and_parquet_hold_the_same_values_in_columns_of_the_same_names(run, 
         assert run("sweep", "train", *words, name).returncode in (0, 4)
         tables.append(table(place / name))
     text, binary = tables
-    of_others = {*METRICS_OF_MANY, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES} - {*METRICS}
+    of_others = {*METRICS_OF_MANY, *METRICS_OF_COUNTS, *METRICS_OF_PROBABILITIES} - {*METRICS}
     of_others |= {"class", "l1_ratio", "nonzero_weights"}
     columns = [name for name in COLUMNS if name not in of_others]
     assert list(text[0]) == list(binary[0]) == columns

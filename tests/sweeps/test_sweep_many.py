@@ -13,8 +13,8 @@ from streamtron.core.errors import DataError
 from streamtron.core.events import Event
 from streamtron.core.text import (
     METRICS,
+    METRICS_OF_COUNTS,
     METRICS_OF_MANY,
-    METRICS_OF_NUMBERS,
     METRICS_OF_PROBABILITIES,
 )
 from streamtron.runs.fit import run as fit_alone
@@ -95,7 +95,7 @@ def test_the_table_has_the_metrics_of_many_classes_and_none_that_only_two_have(p
     assert run("multiclass", "sweep", "train", *words).returncode == 0
     assert "More than two classes" in caplog.text
     [best, other] = pq.read_table(place / "multiclass" / "t.parquet").to_pylist()
-    of_others = {*METRICS, *METRICS_OF_NUMBERS, *METRICS_OF_PROBABILITIES} - {*METRICS_OF_MANY}
+    of_others = {*METRICS, *METRICS_OF_COUNTS, *METRICS_OF_PROBABILITIES} - {*METRICS_OF_MANY}
     of_others |= {"l1_ratio", "nonzero_weights"}
     assert list(best) == [name for name in COLUMNS if name not in of_others]
     assert best["class"] in NAMES
