@@ -12,6 +12,7 @@ from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, row_bytes
 from streamtron.core.text import format_size
 from streamtron.data import Dataset
 from streamtron.data.arrays import MemoryData
+from streamtron.data.sample import has_transformer
 from streamtron.solver.alphas import IN_MEMORY
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.hessian import HEAD
@@ -66,6 +67,9 @@ ALPHA_BYTES = 4
 
 INTERPRETER_BYTES = 236_000_000
 """The interpreter, its libraries and the compiled kernels: what a fit of two rows takes."""
+
+TRANSFORMER_BYTES = 170_000_000
+"""scikit-learn, pandas and skops, where columns are transformed, and what the sample leaves."""
 
 WORKER_BYTES = 200_000_000
 """A worker's interpreter and libraries, Dask's among them: 172 MB before it reads anything."""
@@ -148,7 +152,8 @@ def memory_needed(
         outside = min(columns, SPARSE) + 1
         head = OUTSIDE_BYTES * outside**2
     return {
-        "interpreter and libraries": INTERPRETER_BYTES,
+        "interpreter and libraries": INTERPRETER_BYTES
+        + TRANSFORMER_BYTES * has_transformer(settings),
         f"weights ({weights // max(size.columns, 1)} bytes a column)": weights,
         f"dual variables ({ALPHA_BYTES * learners * classes} bytes a row)": alphas,
         "active set": active,

@@ -56,7 +56,7 @@ step more, and a reading costs many."""
 
 SPARSE = 3000
 """Columns at most in the quadratic where the penalty has a 1-norm, whose matrix then takes 72 MB: a
-model has more than a preconditioner's head (``benchmarks/sparse.py``)."""
+model has more than a preconditioner's head (``benchmarks/penalties.py``)."""
 
 FULL = 0.98
 """A model of more than this part of them wants others too."""

@@ -1,6 +1,6 @@
 """Sparse models: readings and seconds to a certified gap, beside solvers that certify nothing.
 
-    python benchmarks/sparse.py a9a.xz rcv1.xz --generate 200000 --C 0.05 0.5 5 --l1-ratio 1
+    python benchmarks/penalties.py a9a.xz rcv1.xz --generate 200000 --C 0.05 0.5 5 --l1-ratio 1
 
 Rows are in memory, and there is no intercept, so that all minimise the same. A rival's seconds are
 those of the coarsest of its tolerances at which its weights reach our P. Readings are those to
