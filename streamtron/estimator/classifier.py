@@ -17,7 +17,6 @@ from streamtron.core.errors import SettingsError
 from streamtron.estimator.base import StreamtronEstimator, learners_of, problem_of
 from streamtron.estimator.parameters import of_classes, settings_of
 from streamtron.estimator.rows import MatrixRows, check_labels, checked_matrix, row_weights
-from streamtron.model.calibration import softmax
 from streamtron.solver.partial_fit import EarlierData
 
 
@@ -211,7 +210,9 @@ class StreamtronClassifier(SparseCoefMixin, LinearClassifierMixin, StreamtronEst
         two classes divided by their sum, or the softmax of all decisions. Only with
         ``loss="log_loss"`` or ``"softmax"``."""
         if self.loss == "softmax" and (decisions := self.decision_function(X)).ndim == 2:
-            return softmax(decisions)
+            from scipy.special import softmax
+
+            return np.asarray(softmax(decisions, axis=1))
         return np.asarray(self._predict_proba_lr(X))
 
     @available_if(_has_probabilities)  # type: ignore[untyped-decorator]

@@ -71,10 +71,10 @@ def _fit_isotonic(truth: NDArray[np.bool_], decisions: Floats, weights: Floats) 
 
 def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_one: bool) -> Floats:
     """Return the probability of each direction's positive class, of the shape of ``decisions``."""
-    if calibration["method"] == "softmax":
-        return softmax(decisions)
-    from scipy.special import expit  # 6 MB of memory that few need
+    from scipy.special import expit, softmax  # 6 MB of memory that few need
 
+    if calibration["method"] == "softmax":
+        return np.asarray(softmax(decisions, axis=1))
     columns = decisions.reshape(len(decisions), -1).T
     shares = np.empty_like(columns)
     for share, direction, values in zip(shares, calibration["directions"], columns, strict=True):
@@ -88,22 +88,12 @@ def probabilities(calibration: Mapping[str, Any], decisions: Floats, *, sum_to_o
     return shares.T.reshape(decisions.shape)
 
 
-def softmax(decisions: Floats) -> Floats:
-    """Return exp f_j / Σ_i exp f_i of the decisions of every row, shape (rows, K).
-
-    >>> softmax(np.array([[0.0, 0.0], [1000.0, -1000.0]])).tolist()
-    [[0.5, 0.5], [1.0, 0.0]]
-    """
-    powers = np.exp(decisions - decisions.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
 def probability_map(model: LinearModel) -> Mapping[str, Any] | None:
     """Return a model's calibration; without one p = σ(f) of the logistic loss, of all decisions
     together of softmax, or None."""
     from streamtron.core.losses import loss_of  # loads numba
 
-    if model.calibration is None and model.settings.get("loss") == "softmax":
+    if model.calibration is None and model.softmax:
         return {"method": "softmax", "directions": [{}] * len(model.classes)}
     if model.calibration is None and loss_of(model.settings).logistic:
         sigma = {"a": -1.0, "b": 0.0}

@@ -167,7 +167,7 @@ def why_unbounded(model: LinearModel) -> str | None:
             "--certain of a calibrated model, whose labels are those of its probabilities: ask the "
             "model that streamtron fit wrote, before calibrate, or leave --certain out."
         )
-    if model.settings.get("loss") == "softmax":
+    if model.softmax:
         return (
             "the certificate of softmax is of all classes together, and of no decision by itself. "
             "Fit the model with --loss log_loss."

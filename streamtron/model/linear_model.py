@@ -111,6 +111,8 @@ class LinearModel:
     """whether a number is to be predicted: its loss is one of these"""
     log_link: bool
     """whether that is e^(w·x + bias), not w·x + bias"""
+    softmax: bool
+    """whether all classes are one problem, with one certificate"""
     columns: int
     """the model's width"""
     index_base: int
@@ -141,6 +143,7 @@ class LinearModel:
         assign(self, "kind", validation.kind_of(self.settings, self.reading, self.bias))
         assign(self, "regression", self.kind == "regression")
         assign(self, "log_link", self.settings.get("loss") in LOG_LINK)
+        assign(self, "softmax", self.settings.get("loss") == "softmax")
         assign(self, "columns", shape[-1])
         assign(self, "index_base", int(self.reading["index_base"]))
         assign(self, "namer", namer_of(self.reading))
@@ -151,8 +154,7 @@ class LinearModel:
         if 0 < (number := len(getattr(self.namer, "names", ()))) < self.columns:
             raise SettingsError(f"reading: {number} names, {self.columns} columns. Fit again.")
         assign(self, "classes", validation.checked_classes(classes, self.kind, shape))
-        proven_jointly = self.settings.get("loss") == "softmax"
-        of_shape = shape[-1:] if proven_jointly else shape
+        of_shape = shape[-1:] if self.softmax else shape
         assign(self, "certificate", validation.checked_certificate(certificate, of_shape))
         if calibration is not None:
             calibration = validation.plain("calibration", calibration)

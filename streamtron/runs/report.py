@@ -16,7 +16,7 @@ from streamtron.core import kernels
 from streamtron.core.certificate import dual_of, dual_weights_off
 from streamtron.core.config import Settings, meets
 from streamtron.core.files import remove_half_written, write_atomically
-from streamtron.core.limits import peak_memory, return_memory
+from streamtron.core.limits import peak_memory
 from streamtron.core.rows import Label
 from streamtron.data import Dataset, Manifest, ReaderConfig, ShardFile, deletions
 from streamtron.data.deletions import Deletions
@@ -149,7 +149,6 @@ def sign_of_learner(labels: Sequence[Label], classes: Sequence[Label], settings:
 
 def _model(data: Dataset, learners: Sequence[Learner], settings: Settings) -> LinearModel:
     """Make the model of learners, in the columns' own numbers, the base taken off."""
-    return_memory()
     classes = tuple(sorted(data.labels))
     single = len(learners) == 1 and not settings.multilabel
     directions = weights_of(learners, data.labels)

@@ -13,10 +13,7 @@ import pyarrow as pa
 
 from streamtron.core.errors import DataError
 from streamtron.data.formats.layouts import Spot
-from streamtron.data.formats.tables import Part, TableReader, batch_rows
-
-BATCH_BYTES = 1 << 23
-"""Bytes of a batch: those of 2²⁰ nonzeros."""
+from streamtron.data.formats.tables import BATCH_BYTES, Part, TableReader, batch_rows
 
 _MAGIC = b"ARROW1"
 _END = b"\xff\xff\xff\xff\0\0\0\0"

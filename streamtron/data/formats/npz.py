@@ -18,10 +18,7 @@ from scipy import sparse
 
 from streamtron.core.errors import DataError
 from streamtron.data.formats.layouts import Spot
-from streamtron.data.formats.tables import Part, TableReader, batch_rows
-
-BATCH_BYTES = 1 << 23
-"""Bytes of a batch, in memory."""
+from streamtron.data.formats.tables import BATCH_BYTES, Part, TableReader, batch_rows
 
 OWN = {"format", "shape", "data", "indices", "indptr"}
 """The arrays that are the matrix."""

@@ -26,7 +26,8 @@ from streamtron.data.reader_config import ReaderConfig
 from streamtron.data.row_batch import FileReader, RowBatch
 from streamtron.data.transform import in_processes
 
-BATCH_ROWS = 1 << 14
+BATCH_ROWS, BATCH_BYTES = 1 << 14, 1 << 23
+"""Of a batch at most; so many bytes in memory have 2²⁰ nonzeros."""
 
 PROCESSES_FROM = 1 << 22
 """Bytes of a file from which on processes transform its rows: each needs a second to begin."""
