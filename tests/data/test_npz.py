@@ -34,3 +34,9 @@ def test_what_is_no_csr_matrix_is_refused(tmp_path, matrix, words):
         np.savez(tmp_path / "x.npz", matrix)
     with pytest.raises(DataError, match=f"x.npz: not a file of scipy.sparse.save_npz .*{words}"):
         streamtron.fit(tmp_path / "x.npz")
+
+
+def test_a_file_that_is_no_archive_is_refused_and_nobody_is_told_to_unpickle_it(tmp_path):
+    (tmp_path / "x.npz").write_text(100 * "1 1:1\n")
+    with pytest.raises(DataError, match=r"save_npz \(File is not a zip file\)\. Write it again"):
+        streamtron.fit(tmp_path / "x.npz")

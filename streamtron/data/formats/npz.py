@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 from zipfile import BadZipFile
 
-import numpy as np
 import pyarrow as pa
+from numpy.lib.npyio import NpzFile
 from scipy import sparse
 
 from streamtron.core.errors import DataError
@@ -44,7 +44,7 @@ class NpzReader(TableReader):
     def _table(self, file: Any) -> pa.Table:
         try:
             file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
+            with NpzFile(file) as arrays:  # np.load would advise to unpickle what is no archive
                 if arrays["format"].item() not in ("csr", b"csr"):
                     raise ValueError("not a CSR matrix; write X.tocsr()")
                 parts = arrays["data"], arrays["indices"], arrays["indptr"]
