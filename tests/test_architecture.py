@@ -156,7 +156,7 @@ def test_no_name_is_a_pronoun() -> None:
                 assert node.id not in PRONOUNS, f"{path}, line {node.lineno}"
 
 
-OWNERS_OF_STATE = {"solver/learner", "solver/progress", "solver/part_problem"}
+OWNERS_OF_STATE = {"solver/learner", "solver/progress", "solver/part"}
 """What may assign the state of a learner; the last one that of a part's learner."""
 
 

@@ -27,7 +27,7 @@ OWN = {
     "memory": "str",
     "visits": "bool",
     "shuffles": "int",
-    "elsewhere": "int | None",
+    "elsewhere": "int",
 }
 """Fields of a learner that are plain values, and their types."""
 

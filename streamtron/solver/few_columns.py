@@ -25,7 +25,6 @@ from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss, Rounds, drive
 from streamtron.solver.hessian import (
     HEAD,
-    Expansion,
     Outside,
     even_lengths,
     mirror,
@@ -38,6 +37,7 @@ from streamtron.solver.learner import (
     choose_visits,
     end_quadratic,
     enter,
+    expand_at,
 )
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
@@ -213,7 +213,6 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
     on such a way; if they are no better, the best ones are scanned for their quadratic.
     """
     outside, best, known = learner.outside, learner.best, learner.best.certificate
-    expansion = learner.expansion
     if outside is None:  # the run had ended
         if best.candidate is None:
             best.propose(best.augmented)
@@ -225,11 +224,9 @@ def finish(learner: Learner, minimise: Minimise = minimise_held) -> Rounds[None]
         best.propose(0.5 * (best.augmented + outside.v))
     else:
         if learner.settings.ratio and learner.frozen is not None:
-            expansion = Expansion(outside.v, learner.active.numbers.copy())
+            expand_at(learner, outside.v)
         yield from solve(learner, minimise)
         best.propose(outside.v)
-    if learner.settings.parts is None or learner.elsewhere is not None:
-        end_quadratic(learner, expansion)  # that of a part is summed with those of the others
 
 
 def leave_if_stalled(learner: Learner) -> None:
@@ -240,10 +237,11 @@ def leave_if_stalled(learner: Learner) -> None:
         stalled = outside is not None and outside.fixed and _fills(outside.v)
     else:
         near = known is None or known.relative_duality_gap <= gap
-        near |= learner.memory != Memory.FEW_COLUMNS or learner.elsewhere is not None
+        near |= learner.memory != Memory.FEW_COLUMNS or learner.settings.parts is not None
         stalled = not near and learner.progress.reading >= readings
     if stalled:
         end_quadratic(learner)
+        expand_at(learner, None)
         enter(learner, Memory.BUFFERS)
 
 

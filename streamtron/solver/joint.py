@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.executor import Parts, Wanted
 from streamtron.core.penalty import Penalty
-from streamtron.solver import newton, proximal_newton
+from streamtron.solver import few_columns, newton, proximal_newton
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.held_loss import GapEstimate, LossTerms, PartLoss, Rounds
 from streamtron.solver.hessian import (
@@ -37,9 +37,9 @@ from streamtron.solver.hessian import (
     mirror,
     solved_directly,
 )
-from streamtron.solver.learner import Learner, take_solution
+from streamtron.solver.learner import Learner, Memory, take_solution
 from streamtron.solver.newton import Objective, Point, Vector
-from streamtron.solver.part_problem import HeldSums, PartProblem
+from streamtron.solver.part import BlockSums, PartProblem
 from streamtron.solver.proximal_newton import (
     Direction,
     Optimum,
@@ -262,6 +262,9 @@ def root(terms: Vector, linear: float, square: float, thetas: Vector) -> tuple[f
 def solve_jointly(learner: Learner) -> Rounds[None]:
     """Solve the rows in memory of all parts: all that matter; or a block, the dual variables of all
     other rows fixed."""
+    if learner.memory == Memory.FEW_COLUMNS:
+        yield from few_columns.finish(learner, _minimise_jointly)
+        return
     if learner.in_buffers:
         yield from _solve_block(learner)
         return
@@ -278,7 +281,7 @@ def solve_jointly(learner: Learner) -> Rounds[None]:
     take_solution(learner, solution.v, newton_steps=solution.steps)
 
 
-def minimise_jointly(
+def _minimise_jointly(
     learner: Learner, outside: Outside, precision: float
 ) -> Rounds[tuple[Vector, int]]:
     """Minimise P of the rows in memory of all parts and of the quadratic of all others."""
@@ -301,10 +304,10 @@ def _solve_block(learner: Learner) -> Rounds[None]:
     """Solve the rows in memory, and move their α there; if D would fall, solve them better
     first."""
     running = learner.running
-    start = running.dual_point
-    held: HeldSums = yield PartProblem.sum_held, ()
-    remainder, v, steps = start.plus(held.dual, -1), running.augmented, 0
-    lengths = even_lengths(held.rows, held.nonzeros)
+    block: BlockSums = yield PartProblem.begin_block, (learner.augmentation,)
+    running.take(start := running.dual_point.plus(block.moved))
+    remainder, v, steps = start.plus(block.held, -1), running.augmented, 0
+    lengths = even_lengths(block.rows, block.nonzeros)
     direct = solved_directly(lengths, len(v))  # else products of a few rows cost less
     objective = JointObjective(remainder.v, learner, constant=remainder.objective, direct=direct)
     for part in EXACTER:

@@ -1,6 +1,6 @@
 """One two-class problem in training: its state, and every change of it.
 
-Only ``part_problem`` too assigns a field of a ``Learner``, ``Progress`` or ``BestWeights``."""
+Only ``part`` too assigns a field of a ``Learner``, ``Progress`` or ``BestWeights``."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Learner:
         self.visits = True  # whether the current reading, or the next one, visits rows
         self.shuffles = 0  # orders drawn so far
         self.unsummed = False  # whether v may differ from the sum that the α make
-        self.elsewhere: int | None = None  # rows that many parts hold; None = they are held here
+        self.elsewhere = 0  # rows that many parts hold
 
     @property
     def columns(self) -> int:
@@ -160,7 +160,7 @@ class Learner:
     @property
     def rows_held(self) -> int:
         """How many rows are in memory, here or in the parts."""
-        return len(self.active) if self.elsewhere is None else self.elsewhere
+        return len(self.active) + self.elsewhere
 
     def next_turn(self) -> order.Turn:
         """The turn of the next mini-epoch."""
@@ -251,10 +251,15 @@ def begin_quadratic(learner: Learner, outside: Outside) -> None:
     learner.outside = outside
 
 
-def end_quadratic(learner: Learner, expansion: Expansion | None = None) -> None:
-    """Give up the quadratic of rows outside memory; ``expansion`` : the place of the one whose
-    solution the next scan certifies."""
-    learner.outside, learner.expansion = None, expansion
+def expand_at(learner: Learner, v: Vector | None) -> None:
+    """Note where the quadratic was expanded whose solution the next scan certifies; None: it is
+    none that a scan may tell from slacks."""
+    learner.expansion = None if v is None else Expansion(v, learner.active.numbers.copy())
+
+
+def end_quadratic(learner: Learner) -> None:
+    """Give up the quadratic of rows outside memory."""
+    learner.outside = None
 
 
 def hold_elsewhere(learner: Learner, rows: int) -> None:
@@ -320,7 +325,7 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
     learner.frozen = learner.frozen if keep_scan else None
     release_rows(learner)
     learner.visits = False
-    learner.elsewhere = None  # until here: α of several parts are never all in memory
+    learner.elsewhere = 0  # until here: α of several parts are never all in memory
 
 
 def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:

@@ -25,13 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from streamtron.core.events import Listener, ignore
 from streamtron.core.executor import Parts
-from streamtron.solver.joint import in_lockstep
+from streamtron.solver.joint import in_lockstep, solve_jointly
 from streamtron.solver.learner import Learner, Memory, enter, hold_elsewhere
-from streamtron.solver.part import Part, PartSize
-from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
-from streamtron.solver.reading import solve_in_memory
+from streamtron.solver.part import Part, PartSize, ReadingPlan, ReadingSums, Settlement
 from streamtron.solver.subproblem import Solve
 from streamtron.solver.train import Checkpointer, Trainer, obey_stop
+from streamtron.solver.weights import DualPoint
 from streamtron.solver.working_set import choose_memory
 
 
@@ -51,6 +50,7 @@ class ManyParts(Trainer):
     ) -> None:
         super().__init__(learners, learners[0].settings, listen, checkpointer)
         self._parts, self.parts_size = parts, PartSize(0, 0, 0, 0, 0)
+        self.solve_held = solve_jointly
         self.kept: list[Learner] | None = None  # as they were after the last reading
         last = max(learner.progress.reading for learner in learners)
         self.reading = 0 if _is_new(learners[0]) else 1 + last
@@ -120,29 +120,18 @@ class ManyParts(Trainer):
         while fullness.parts:
             obey_stop()
             full = [plan.problem for plan, k in zip(plans, fullness.full, strict=True) if k]
-            if full:
-                self._solve_blocks({k: visiting[k] for k in full})
-            fullness = parts(Part.read_on, not full)
-        self._take_moves(visiting)
+            starts = self._solve_blocks({k: visiting[k] for k in full})
+            fullness = parts(Part.read_on, not full, starts)
         return parts(Part.end_reading)
 
-    def _solve_blocks(self, learners: Mapping[int, Learner]) -> None:
-        """Solve the rows held of learners whose memory is full somewhere, and let the visits go on
-        from there."""
-        self._take_moves(learners)
+    def _solve_blocks(self, learners: Mapping[int, Learner]) -> list[tuple[int, DualPoint]]:
+        """Solve the rows held of learners whose memory is full somewhere; return the dual points
+        from which their visits go on."""
         for learner in learners.values():
             enter(learner, Memory.BUFFERS)
-        solves = {number: solve_in_memory(learner) for number, learner in learners.items()}
+        solves = {number: solve_jointly(learner) for number, learner in learners.items()}
         in_lockstep(self._parts, solves, self.learners[0].columns + 1)
-        start = PartProblem.start_visits
-        self._parts.each(
-            [(k, (start, (of_all.running.dual_point,))) for k, of_all in learners.items()]
-        )
-
-    def _take_moves(self, learners: Mapping[int, Learner]) -> None:
-        moves = self._parts.each([(number, (PartProblem.moved, ())) for number in learners])
-        for learner, change in zip(learners.values(), moves, strict=True):
-            learner.running.take(learner.running.dual_point.plus(change))
+        return [(number, learner.running.dual_point) for number, learner in learners.items()]
 
 
 def _is_new(learner: Learner) -> bool:
@@ -166,6 +155,8 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
 def _take_sums(learner: Learner, reading_sums: ReadingSums, parts: int) -> None:
     """Take what a reading of so many parts has summed, and what they hold."""
     hold_elsewhere(learner, reading_sums.held)
+    for change in reading_sums.moved:
+        learner.running.take(learner.running.dual_point.plus(change))
     for scan_sums in reading_sums.sums:
         frozen = learner.frozen
         assert frozen is not None

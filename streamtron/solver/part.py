@@ -2,8 +2,8 @@
 
 A part holds its rows, in memory as far as its share of the active set goes and on disk, and their
 dual variables. Its state is saved at the end of every reading, so that it can be rebuilt anywhere.
-Every step returns a tuple that is summed over parts (see ``core.executor.plus``); those on the rows
-in memory are in ``held_loss`` and ``part_problem``.
+Every step returns a tuple that is summed over parts (see ``core.executor.plus``); those of Newton's
+method on the rows in memory are in ``held_loss``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamtron.core.errors import DataError
 from streamtron.core.rows import Data, size_of
+from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import few_columns
-from streamtron.solver.alphas import saved_at
-from streamtron.solver.learner import Learner, Memory, enter
-from streamtron.solver.part_problem import PartProblem, ReadingPlan, ReadingSums, Settlement
+from streamtron.solver.alphas import Alphas, read_state, saved_at, write_state
+from streamtron.solver.held_loss import PartLoss, Vector
+from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
+from streamtron.solver.learner import Learner, Memory, augment, enter, freeze
+from streamtron.solver.progress import BestWeights
 from streamtron.solver.reading import begin_reading, chunks_in_order, show_chunk, solve_in_memory
+from streamtron.solver.targets import relaxed, to_alphas
 from streamtron.solver.train import OnePart
+from streamtron.solver.weights import DualPoint, WeightState
 from streamtron.solver.working_set import hold_all
 
 START_GAP = 0.03
@@ -48,6 +54,177 @@ class Fullness(NamedTuple):
 
     full: NDArray[np.int64]
     parts: int
+
+
+class ReadingPlan(NamedTuple):
+    """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
+    (None: no weights); ρ is the feature of the bias.
+    ``start`` : the dual point of all parts from which rows are visited; None = none are visited."""
+
+    problem: int
+    memory: Memory
+    w: Vector | None
+    bias: float
+    rho: float
+    start: DualPoint | None
+
+
+class ReadingSums(NamedTuple):
+    """The sums of a scan at fixed weights, if there was one; what visits have changed of the dual
+    point since the last solve, if there were any; the rows in memory; each part's memory; where
+    columns are few, the quadratic of the rows outside memory; and the best weights of each part,
+    augmented, where each has trained on its rows alone."""
+
+    sums: tuple[ScanSums, ...]
+    moved: tuple[DualPoint, ...]
+    held: int
+    memories: list[Memory]
+    quadratic: QuadraticSums
+    weights: tuple[Vector, ...] = ()
+
+
+class BlockSums(NamedTuple):
+    """What visits have changed of the dual point since the last solve; the dual point of the rows
+    in memory, how many they are, and their nonzeros."""
+
+    moved: DualPoint
+    held: DualPoint
+    rows: int
+    nonzeros: int
+
+
+class Settlement(NamedTuple):
+    """What becomes of the α of a problem at the end of a reading. ``v`` : weights that solve the
+    rows held, if these are all that matter, whose α are theirs from now on. ``take_back`` : whether
+    what visits have changed is taken back."""
+
+    problem: int
+    v: Vector | None
+    take_back: bool
+
+
+class PartProblem(PartLoss):
+    """One learner's problem on the rows of a part, which it numbers from 0."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__(learner.loss, learner.active, learner.augmentation)
+        self.learner = learner
+        self._certified: Alphas | None = None  # those before a reading that visits rows
+        self._base = learner.running.dual_point  # that of all parts from which rows are visited
+        self._before = np.zeros(0, dtype=np.float32)  # the α of the rows held before a solve
+
+    def end_start(self) -> ReadingSums:
+        """Return what the part's rows alone have led to."""
+        learner = self.learner
+        v = learner.best.candidate
+        if v is None:
+            v = np.zeros(learner.columns + 1)
+        learner.best = BestWeights(np.zeros(learner.columns))
+        return self.end_reading()._replace(weights=(v,))
+
+    def begin_reading(self, number: int, plan: ReadingPlan) -> None:
+        """Prepare a reading; see ``ReadingPlan``."""
+        learner, self.rho, self._certified = self.learner, plan.rho, None
+        learner.progress.reading = number
+        augment(learner, plan.rho)
+        learner.visits, learner.running = plan.start is not None, WeightState(learner.columns)
+        learner.frozen = None if plan.w is None else freeze(learner, plan.w, plan.bias)
+        if plan.start is not None:
+            self._certified = Alphas.of(learner.alphas.nonzero())
+            self.start_visits(plan.start)
+        if plan.memory != Memory.ALL_ROWS:
+            learner.memory = plan.memory
+            learner.active.clear()
+
+    def end_reading(self) -> ReadingSums:
+        """Return the sums of a reading, and what is held now."""
+        learner, frozen = self.learner, self.learner.frozen
+        moved = (self._moved(),) if learner.visits else ()
+        learner.frozen, learner.running = None, WeightState(learner.columns)
+        self._base = learner.running.dual_point
+        self.renew()
+        sums = () if frozen is None else (frozen.scan_sums,)
+        return ReadingSums(sums, moved, len(learner.active), [learner.memory], self._sum_rest())
+
+    def settle(self, settlement: Settlement) -> None:
+        """End a reading, whose solves are done; see ``Settlement``."""
+        learner, (_, v, take_back) = self.learner, settlement
+        if take_back and self._certified is not None:
+            learner.alphas = self._certified
+        if v is not None:
+            alpha = self.alpha(self.margins_of(v))
+            learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.domain))
+        self._certified = None
+
+    def save(self, path: str, rows: int) -> None:
+        """Save the state after a reading; ``rows`` : of the part."""
+        learner = self.learner
+        write_state(
+            path,
+            learner.alphas,
+            rows=rows,
+            center=learner.targets.center,
+            rho=learner.augmentation,
+            shuffles=learner.shuffles,
+        )
+
+    def restore(self, path: str, reading: int, rows: int) -> None:
+        """Restore the state after a reading."""
+        learner = self.learner
+        content, arrays = read_state(path)
+        if content["rows"] != rows:
+            raise DataError(
+                f"{path}: the state of a part of {content['rows']} rows, and its shards have "
+                f"{rows}. Give the shards as they were, or fit again with --overwrite."
+            )
+        learner.alphas = Alphas.of_gaps(arrays["gaps"], arrays["alphas"])
+        learner.targets.center = content["center"]
+        augment(learner, content["rho"])
+        learner.shuffles = content["shuffles"]
+        learner.progress.reading = reading
+
+    def renew(self) -> None:
+        """Take the rows, signs and α that are held now."""
+        learner = self.learner
+        self.held, self.loss, self.rho = learner.active, learner.loss, learner.augmentation
+        super().renew()
+        self.take_shares(learner.alphas.take(learner.active.numbers))
+
+    def _sum_rest(self) -> QuadraticSums:
+        """Take out the quadratic of the rows outside memory."""
+        learner, outside = self.learner, self.learner.outside
+        learner.outside = None
+        if learner.memory != Memory.FEW_COLUMNS:
+            return NO_QUADRATIC
+        return (outside or Outside(np.zeros(learner.columns + 1), 0.0)).sums
+
+    def begin_block(self, rho: float) -> BlockSums:
+        """Sum what visits have led to, and the rows in memory, which are to be solved; the feature
+        of the bias is ρ from now on."""
+        learner = self.learner
+        augment(learner, rho)
+        self.renew()
+        self._before = learner.alphas.take(learner.active.numbers)
+        held = self.dual_point(self._before, learner.columns)
+        return BlockSums(self._moved(), held, len(learner.active), learner.active.nonzeros)
+
+    def move(self, v: Vector, relaxation: float) -> DualPoint:
+        """Move the α of the rows in memory from where they were before the solve to those of v,
+        ``relaxation`` times as far; return what that changes."""
+        learner, start, domain = self.learner, self._before, self.domain
+        solution = to_alphas(self.alpha(self.margins_of(v)), domain)
+        moved = relaxed(start, solution, relaxation, domain)
+        learner.alphas.put(learner.active.numbers, moved)
+        columns = learner.columns
+        return self.dual_point(moved, columns).plus(self.dual_point(start, columns), -1)
+
+    def start_visits(self, base: DualPoint) -> None:
+        """Take the dual point of all parts, from which rows are visited."""
+        self._base, self.learner.running = base, WeightState(0)
+        self.learner.running.take(base)
+
+    def _moved(self) -> DualPoint:
+        return self.learner.running.dual_point.plus(self._base, -1)
 
 
 class Part:
@@ -98,9 +275,11 @@ class Part:
         self._begin_reading(number, plans)
         return self.read_on(next_chunk=True)
 
-    def read_on(self, next_chunk: bool) -> Fullness:
+    def read_on(self, next_chunk: bool, starts: Sequence[tuple[int, DualPoint]] = ()) -> Fullness:
         """Have the problems take the rest of a chunk, or, where all parts have taken one, the next,
-        each until its memory is full."""
+        each until its memory is full. ``starts`` : the dual points from which some go on."""
+        for number, start in starts:
+            self.problems[number].start_visits(start)
         flags = np.zeros(len(self._numbers), dtype=np.int64)
         if not self._waits or next_chunk:
             full = next(self._chunks, None)

@@ -16,12 +16,12 @@ from streamtron.solver import few_columns, order, proximal
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.ascent import solve, visit_while_it_pays
 from streamtron.solver.held_loss import drive
-from streamtron.solver.joint import minimise_jointly, solve_jointly
 from streamtron.solver.learner import (
     Learner,
     Memory,
     certify,
     choose_visits,
+    end_quadratic,
     freeze,
     loosen_bias,
     replace_alphas,
@@ -153,7 +153,7 @@ def visit_rows(
     yield from keep(learner, chunk.rows, np.flatnonzero((moved != 0) | (alphas != 0)), targets)
 
 
-def finish_reading(learner: Learner) -> Solve:
+def finish_reading(learner: Learner, solve_held: Callable[[Learner], Solve]) -> Solve:
     """Certify what was scanned, and end the run if that suffices; else solve the rows in memory."""
     learner.progress.end_reading(full_epoch=learner.visits and not learner.complete)
     if learner.frozen is not None:
@@ -161,11 +161,11 @@ def finish_reading(learner: Learner) -> Solve:
         conclude(learner)
     if not learner.finished:
         with learner.progress.phase("solving"):
-            yield from continue_training(learner)
+            yield from continue_training(learner, solve_held)
     learner.progress.record(learner.proven, learner.upper_bound, learner.rows_held)
 
 
-def continue_training(learner: Learner) -> Solve:
+def continue_training(learner: Learner, solve_held: Callable[[Learner], Solve]) -> Solve:
     """Choose what the next reading does, and solve the rows in memory before it."""
     if learner.progress.full_epochs >= epoch_limit(learner.settings):
         stop_at_limit(learner)
@@ -174,24 +174,20 @@ def continue_training(learner: Learner) -> Solve:
         learner.progress.count_full_epoch()
     few_columns.leave_if_stalled(learner)
     choose_visits(learner, learner.in_buffers and not promises_tolerance(learner))
-    yield from solve_in_memory(learner)
+    yield from solve_held(learner)
+    end_quadratic(learner)
     few_columns.follow_blocks(learner)
 
 
 def solve_in_memory(learner: Learner) -> Solve:
     """Solve the rows in memory."""
-    active, settings, memory = learner.active, learner.settings, learner.memory
-    parts = learner.elsewhere is not None
-    if memory == Memory.FEW_COLUMNS:
-        minimise = minimise_jointly if parts else few_columns.minimise_held
-        yield from few_columns.finish(learner, minimise)
-        return
-    if parts:
-        yield from solve_jointly(learner)
+    active, settings, blocks = learner.active, learner.settings, learner.in_buffers
+    if learner.memory == Memory.FEW_COLUMNS:
+        yield from few_columns.finish(learner)
         return
     if not len(active):
         return
-    mini_epochs, blocks = mini_epoch_limit(settings), memory == Memory.BUFFERS
+    mini_epochs = mini_epoch_limit(settings)
     if blocks and _visit_buffer(learner):
         return
     known = learner.best if learner.certificate and not blocks else None

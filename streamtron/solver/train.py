@@ -37,6 +37,7 @@ from streamtron.solver.reading import (
     finish_reading,
     show_chunk,
     solve_blocks,
+    solve_in_memory,
     tell_done,
 )
 from streamtron.solver.subproblem import Solve
@@ -109,6 +110,7 @@ class Trainer(ABC):
         self.learners, self.settings, self.listen = list(learners), settings, listen
         self._checkpointer, self._group, self.reading = checkpointer, group, 0
         self._begun = WorkDone("train")  # how the reading began
+        self.solve_held: Callable[[Learner], Solve] = solve_in_memory
 
     @abstractmethod
     def begin(self, learners: Sequence[Learner]) -> None:
@@ -129,7 +131,7 @@ class Trainer(ABC):
 
     def finish_reading(self, learner: Learner) -> Solve:
         """Certify what a learner has scanned, and solve its rows in memory."""
-        yield from finish_reading(learner)
+        yield from finish_reading(learner, self.solve_held)
 
     def end_reading(self, learners: Sequence[Learner]) -> None:
         """End a reading, whose solves are done."""
@@ -250,7 +252,7 @@ def _ease(learner: Learner) -> tuple[float, int]:
 def _reopen(learner: Learner) -> Solve:
     """Continue after an end that today's settings would not have made."""
     learner.progress.finish(None)
-    if learner.complete and learner.elsewhere is None:
-        yield from continue_training(learner)
+    if learner.complete and len(learner.active):
+        yield from continue_training(learner, solve_in_memory)
     else:
         scan_anew(learner)
