@@ -24,7 +24,7 @@ from streamtron.solver.progress import KEPT_BY_NEWTON, KEPT_BY_VISITS, BestWeigh
 from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import TargetRule, Targets
-from streamtron.solver.weights import WeightState
+from streamtron.solver.weights import DualPoint, WeightState
 
 Vector = NDArray[np.float64]
 
@@ -271,6 +271,16 @@ def hold_rows(learner: Learner, rows: Rows, targets: Targets) -> None:
     """Hold all rows of the data, which are in memory."""
     learner.active = ActiveSet.of(rows, targets)
     learner.memory = Memory.ALL_ROWS
+
+
+def hold_last_buffer(
+    learner: Learner, rows: Rows, targets: Targets, others: DualPoint, rho: float
+) -> None:
+    """Hold rows as a buffer that Newton's method is to solve, beside the dual point of all others;
+    ρ is the feature of the bias in both."""
+    learner.active, learner.memory = ActiveSet.of(rows, targets), Memory.BUFFERS
+    learner.augmentation, learner.progress.crawls = rho, True
+    learner.running.take(others)
 
 
 def release_rows(learner: Learner) -> None:
