@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, penalty
 from streamtron.core.errors import InternalError
 from streamtron.core.kernels import UNIT_ROUNDOFF
+from streamtron.core.rows import Vector
 from streamtron.core.scan_sums import ScanSums
 
 FEW = 16.0 * UNIT_ROUNDOFF
@@ -37,8 +38,6 @@ LONGER = 1.01
 
 AT_A_TIME = 1 << 20
 """Columns of which it is looked at a time whether they weigh 0."""
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.config import EPSILONS, LOG_LINK, Settings
 from streamtron.core.kernels import Phi
+from streamtron.core.rows import Vector
 from streamtron.core.threads import opened_threads
-
-Vector = NDArray[np.float64]
 
 Domain = tuple[Vector, Vector]
 """The least and the most that each α may be."""

@@ -20,11 +20,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import kernels
-
-Vector = NDArray[np.float64]
+from streamtron.core.rows import Vector
 
 
 def ratio_of(settings: Mapping[str, Any]) -> float:

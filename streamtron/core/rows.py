@@ -20,6 +20,9 @@ COLUMN_MAX = 2**32 - 2
 LARGEST_WEIGHT = 1e30
 """Largest weight of a row: sums of larger ones, times C, could overflow."""
 
+Vector = NDArray[np.float64]
+"""Numbers, most often one a column, or one a row."""
+
 Label = float | str | bool
 """A class label. Numbers are floats, whatever their type in the file."""
 

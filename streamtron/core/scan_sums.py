@@ -6,12 +6,10 @@ import copy
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE, Loss
-
-Vector = NDArray[np.float64]
+from streamtron.core.rows import Vector
 
 
 class ScanSums:

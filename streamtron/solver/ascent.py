@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.rows import Vector
 from streamtron.solver import newton
 from streamtron.solver.hessian import head_size, multiplications, solved_directly
-from streamtron.solver.subproblem import RELAXATION, Solution, Subproblem, Vector
+from streamtron.solver.subproblem import RELAXATION, Solution, Subproblem
 from streamtron.solver.targets import relaxed
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
@@ -127,8 +128,7 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
     """Visit the rows of a buffer again as long as that pays, and costs less than Newton's method
     would; return the passes made, and whether they have ended for the latter reason. ``fresh`` :
     the dual that first visits have gained, for a nonzero visited or read; 0 = these do."""
-    columns, inside = 1 + int(np.count_nonzero(problem.running.w)), problem.alphas != 0
-    number, most = 0, 1.0
+    before, number, most = (*problem.lengths, problem.alphas != 0), 0, 1.0
     while number < most:
         number += 1
         objective = problem.objective
@@ -138,8 +138,7 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
         if gain <= PAYS * fresh:
             return number, False
         if number == 1:  # most buffers are done with one pass, and need no count of what more costs
-            lengths = np.diff(problem.active.rows.indptr) + 1
-            most = math.floor(of_newton(lengths, columns, inside))
+            most = math.floor(of_newton(*before))
     return number, True
 
 
@@ -155,7 +154,7 @@ class _Ascent:
         self.solution = Solution()
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
-        self.direct = problem.whole and solved_directly(*self._size())
+        self.direct = problem.whole and solved_directly(*problem.lengths)
         self.newton_first = False
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
@@ -306,12 +305,7 @@ class _Ascent:
             return False  # the first rounds of all rows are slower than those that follow
         cost = of_visits(self.gaps[-1], self.solution.gap, self.target, spent)
         left = self.mini_epochs - self.visited
-        return cost > min(left, of_newton(*self._size(), self.problem.alphas != 0))
-
-    def _size(self) -> tuple[NDArray[np.int64], int]:
-        """The nonzeros of each row, its bias counted, and how many columns occur."""
-        lengths = np.diff(self.problem.active.rows.indptr) + 1
-        return lengths, 1 + int(np.count_nonzero(self.problem.running.w))
+        return cost > min(left, of_newton(*self.problem.lengths, self.problem.alphas != 0))
 
     def _step_by_newton(self) -> None:
         """Newton's method from the best weights: first until P is good enough, which visits then

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from streamtron.core import kernels, losses
 from streamtron.core.executor import Wanted
 from streamtron.core.losses import Domain, Loss
+from streamtron.core.rows import Vector
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.hessian import Hessian, Outside, Preconditioner
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import to_alphas
 from streamtron.solver.weights import DualPoint
-
-Vector = NDArray[np.float64]
 
 LARGEST = 1e30
 """What is sent of the diagonal of H is at most this: its sum over the parts fits float32."""

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Rows
+from streamtron.core.rows import Rows, Vector
 from streamtron.solver import passes
-from streamtron.solver.passes import Vector
 from streamtron.solver.row_store import ColumnSubset
 
 HEAD = 1000

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core.executor import Parts, Wanted
 from streamtron.core.penalty import Penalty
+from streamtron.core.rows import Vector
 from streamtron.solver import few_columns, newton, proximal_newton
 from streamtron.solver.few_columns import SPARSE
 from streamtron.solver.held_loss import GapEstimate, LossTerms, PartLoss, Rounds
@@ -38,7 +39,7 @@ from streamtron.solver.hessian import (
     solved_directly,
 )
 from streamtron.solver.learner import Learner, Memory, take_solution
-from streamtron.solver.newton import Objective, Point, Vector
+from streamtron.solver.newton import Objective, Point
 from streamtron.solver.part import BlockSums, PartProblem
 from streamtron.solver.proximal_newton import (
     Direction,

@@ -16,7 +16,7 @@ from streamtron.core.certificate import Certificate
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError
 from streamtron.core.losses import Loss, center_of, loss_of, solved
-from streamtron.core.rows import Facts, Label, Rows
+from streamtron.core.rows import Facts, Label, Rows, Vector
 from streamtron.solver import order
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion, Outside
@@ -25,8 +25,6 @@ from streamtron.solver.row_store import ActiveSet
 from streamtron.solver.scan import Frozen
 from streamtron.solver.targets import TargetRule, Targets
 from streamtron.solver.weights import DualPoint, WeightState
-
-Vector = NDArray[np.float64]
 
 IN_BUFFERS = 4.0
 """ρ of a bias that is not penalised, of rows solved in buffers, beside that of one that is."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamtron.core import kernels
+from streamtron.core.rows import Vector
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive
 from streamtron.solver.hessian import Outside
 
@@ -50,8 +50,6 @@ LINE_STEPS = 60
 SLOW = (10, 0.25)
 """After so many evaluations the bracket is halved where the last step left more than this part of
 the slope, as steps down an exponential do, each of which leaves 1/e."""
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.errors import DataError
-from streamtron.core.rows import Data, size_of
+from streamtron.core.rows import Data, Vector, size_of
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import few_columns
 from streamtron.solver.alphas import Alphas, read_state, saved_at, write_state
-from streamtron.solver.held_loss import PartLoss, Vector
+from streamtron.solver.held_loss import PartLoss
 from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
 from streamtron.solver.learner import Learner, Memory, augment, enter, freeze
 from streamtron.solver.progress import BestWeights

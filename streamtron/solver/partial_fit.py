@@ -84,5 +84,6 @@ class EarlierData:
         scan.scan_sums = sums
         scan.scan(rows, targets, learner.alphas.take(targets.numbers), self.rho)
         sums.fold()
-        assert (best := learner.best.candidate) is not None
+        best = learner.best.candidate
+        assert best is not None
         self.average += np.count_nonzero(targets.signs) / self.rows * (best - self.average)

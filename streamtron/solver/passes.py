@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core import kernels
-from streamtron.core.rows import Rows, make_rows
+from streamtron.core.rows import Rows, Vector, make_rows
 from streamtron.core.threads import opened_threads
 
 NONZEROS_A_CALL = 1 << 25
@@ -45,8 +45,6 @@ up costs a thread alone a twentieth then (``benchmarks/cores.py``)."""
 
 SAMPLED = 509
 """Nonzeros to one whose column is taken into account where columns are cut."""
-
-Vector = NDArray[np.float64]
 
 
 def spans(rows: Rows, share: int = 1, threads: int = 1) -> list[slice]:

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.certificate import Certificate, zero_columns
+from streamtron.core.rows import Vector
 from streamtron.core.text import BOUNDS
 from streamtron.solver.scan import Frozen
-
-Vector = NDArray[np.float64]
 
 PHASES = ("waiting", "scanning", "solving")
 """What the seconds of training are spent on: rows that are not there yet; scans; visits and

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.penalty import Penalty
-from streamtron.core.rows import Rows
+from streamtron.core.rows import Rows, Vector
 from streamtron.solver import passes
 from streamtron.solver.learner import Learner
 from streamtron.solver.progress import BestWeights
@@ -21,8 +21,6 @@ from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.stopping import worthwhile_gap
 from streamtron.solver.subproblem import Solution, Subproblem
 from streamtron.solver.targets import Targets
-
-Vector = NDArray[np.float64]
 
 PROXIMAL = 1e-3
 """τ of the proximal term that stands beside L1, or a ridge below τ, where all rows are not in

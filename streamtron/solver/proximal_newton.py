@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.penalty import Penalty
-from streamtron.core.rows import Rows, make_rows
+from streamtron.core.rows import Rows, Vector, make_rows
 from streamtron.solver import passes
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, K, Rounds, drive
 from streamtron.solver.hessian import Outside, mirror, multiply, solved_directly
@@ -52,8 +52,6 @@ RIDGE = 1e-12
 
 FLAT = 1e-15
 """A step that lowers P by no more than this part of it has lowered it by rounding."""
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(slots=True)

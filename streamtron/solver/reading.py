@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamtron.core.config import epoch_limit, mini_epoch_limit
 from streamtron.core.events import Listener, Problem, ReadingDone
 from streamtron.core.penalty import Penalty
-from streamtron.core.rows import Chunk, Data
+from streamtron.core.rows import Chunk, Data, Vector
 from streamtron.solver import few_columns, order, proximal
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.ascent import solve, visit_while_it_pays
@@ -40,8 +40,6 @@ from streamtron.solver.subproblem import Solve, Subproblem
 from streamtron.solver.targets import Targets
 from streamtron.solver.weights import visit
 from streamtron.solver.working_set import alphas_to_scan, keep
-
-Vector = NDArray[np.float64]
 
 
 def begin_reading(learner: Learner, reading: int) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels, losses
 from streamtron.core.losses import Loss
+from streamtron.core.rows import Vector
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.order import Turn
@@ -32,8 +33,6 @@ T = TypeVar("T")
 Solve = Generator[Any, Any, None]
 """A solve of rows in memory. Where parts hold the rows it yields the steps that it wants made in
 all of them, one after the other (see ``joint``)."""
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -90,6 +89,12 @@ class Subproblem:
     def objective(self) -> float:
         """D: an estimate, for updates round."""
         return self.running.objective
+
+    @property
+    def lengths(self) -> tuple[NDArray[np.int64], int]:
+        """The nonzeros of each row, its bias counted, and how many columns occur."""
+        lengths = np.diff(self.active.rows.indptr) + 1
+        return lengths, 1 + int(np.count_nonzero(self.running.w))
 
     def mini_epoch(self, live: NDArray[np.int64] | None = None) -> int:
         """Visit the rows at positions ``live``, or all, once; return how many they are."""

@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.losses import Loss
-from streamtron.core.rows import Rows
+from streamtron.core.rows import Rows, Vector
 from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import passes
 from streamtron.solver.targets import Targets
-
-Vector = NDArray[np.float64]
 
 
 class DualPoint(NamedTuple):

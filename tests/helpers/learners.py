@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE, Loss
-from streamtron.core.rows import Label, Rows
-from streamtron.solver.held_loss import HeldLoss, Vector
+from streamtron.core.rows import Label, Rows, Vector
+from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
