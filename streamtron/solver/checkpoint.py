@@ -7,27 +7,27 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core.certificate import Certificate
 from streamtron.core.errors import FileDamaged, InternalError
 from streamtron.core.rows import Label
 from streamtron.core.sealed import Streamed
 from streamtron.solver.alphas import Alphas
 from streamtron.solver.hessian import Expansion
 from streamtron.solver.learner import Learner, Memory, freeze
-from streamtron.solver.progress import ENDS, BestWeights, Progress, ReadingBounds, StageReport
+from streamtron.solver.progress import ENDS, PHASES, BestWeights, Progress
 
 OWN = {
-    "augmentation": "float",
-    "memory": "str",
-    "visits": "bool",
-    "shuffles": "int",
-    "elsewhere": "int",
+    "augmentation": float,
+    "memory": str,
+    "visits": bool,
+    "shuffles": int,
+    "elsewhere": int,
 }
 """Fields of a learner that are plain values, and their types."""
 
@@ -42,12 +42,10 @@ NO_STATE = (
 )
 """What content that is no state raises; the last one, bounds that exclude each other."""
 
-_PLAIN = ("int", "float", "bool", "str")
-"""Types that a field may be said to have, perhaps with ``| None``."""
+BEYOND = {int: 2**62, float: 1e300}
+"""What no number of a run is beyond, but for infinity."""
 
 Arrays = dict[str, Any]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,39 +135,30 @@ def _fields_of(learner: Learner) -> dict[str, Any]:
 def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     """Set the fields of a new learner; ValueError where one is missing, or an array is not what
     kernels take unchecked."""
-    plain, scan, columns = saved["own"], saved["scan"], learner.columns
-    if not all(_is(plain[name], kind) for name, kind in OWN.items()):
-        raise ValueError("a learner's plain fields of other types")
-    vars(learner).update({name: plain[name] for name in OWN}, memory=Memory(plain["memory"]))
+    scan, columns = saved["scan"], learner.columns
+    plain = {name: _made(kind, saved["own"][name]) for name, kind in OWN.items()}
+    vars(learner).update(plain, memory=Memory(plain["memory"]))
     targets, running = learner.targets, learner.running
     targets.center = float(saved["center"])
     w, scalars, running.updates = (saved["running"][name] for name in ("w", "scalars", "updates"))
     running.w, running.scalars = _like(running.w, w), _like(running.scalars, scalars)
-    known, long = saved["best"]["certificate"], running.augmented
-    certificate = None if known is None else _made(Certificate, known)
-    best = _made(BestWeights, {**saved["best"], "certificate": certificate})
+    best, progress = _made(BestWeights, saved["best"]), _made(Progress, saved["progress"])
     _like(running.w, best.w)
+    long = running.augmented
     for vector in (best.candidate, best.total if best.averaged else None):
         _like(long, long if vector is None else vector)
     if best.marks is not None:
         _like(np.zeros(columns, dtype=np.uint8), best.marks)
-    reports = [
-        _made(StageReport, {**report, "paper": dict(report["paper"])})
-        for report in saved["progress"]["reports"]
-    ]
-    history = [_made(ReadingBounds, reading) for reading in saved["progress"]["history"]]
-    lists = {"reports": reports, "history": history}
-    progress = _made(Progress, {**saved["progress"], **lists})
-    counts, fresh = ("phases", "gained", "told"), Progress()
-    if not all(_alike(getattr(progress, name), getattr(fresh, name)) for name in counts):
-        raise ValueError("counts of other types")
-    if progress.finished not in (None, *ENDS) or (progress.finished and certificate is None):
+    counts = len(progress.gained), len(progress.told)
+    if counts != (2, 3) or progress.phases.keys() != {*PHASES}:
+        raise ValueError("other counts")
+    if progress.finished not in (None, *ENDS) or (progress.finished and not best.certificate):
         raise ValueError("an end of another name, or without a proof")
-    if not reports or not all(type(report.name) is str for report in reports):
+    if not progress.reports or not all(report.name for report in progress.reports):
         raise ValueError("no stage")
     if not all(np.isfinite(some).all() for some in (w, scalars, best.w, best.bias)):
         raise ValueError("weights that are no numbers")
-    frozen = expansion = None
+    frozen, expansion = None, _made(Expansion | None, saved["expansion"])
     if scan is not None:
         frozen = freeze(learner, _like(running.w, scan["w"]), float(scan["bias"]))
         sums = frozen.scan_sums
@@ -177,9 +166,7 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
         sums.sums, sums.totals = _like(sums.sums, scan["sums"]), _like(sums.totals, scan["totals"])
         if sums.sq_columns is not None:
             sums.sq_columns = _like(sums.sq_columns, scan["sq_columns"])
-    if saved["expansion"] is not None:
-        expansion = _made(Expansion, saved["expansion"])
-        _like(long, expansion.v)
+    _like(long, long if expansion is None else expansion.v)
     alphas = Alphas.of_gaps(*saved["alphas"])
     alphas.width = learner.outputs
     vars(learner).update(
@@ -195,35 +182,26 @@ def _like(expected: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _alike(value: Any, known: Any) -> bool:
-    """Whether a value, and all that it holds, is of the types of another one."""
-    if isinstance(known, dict):
-        pairs = [(value[name], known[name]) for name in known]
-        return len(value) == len(known) and all(_alike(*pair) for pair in pairs)
-    if isinstance(known, list):
-        return len(value) == len(known) and all(map(_alike, value, known))
-    return _is(value, type(known).__name__)
-
-
-def _is(value: Any, kind: str) -> bool:
-    """Whether a value is of a kind: int, float, bool or str, or None where it says so."""
-    kinds = kind.split(" | ")
-    if value is None:
-        return "None" in kinds
-    beyond = {"int": 2**62, "float": 1e300}.get(kinds[0])
-    is_one = type(value).__name__ == kinds[0]
-    return is_one and (beyond is None or not beyond < abs(value) < np.inf)
-
-
-def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return a record of exactly these fields, those of plain types of their types."""
-    if values.keys() != {*_names(kind)}:
-        raise ValueError(f"other fields than {kind.__name__} has")
-    for field in fields(kind):  # type: ignore[arg-type]
-        name, hint = field.name, str(field.type)
-        if name in values and hint.split(" | ")[0] in _PLAIN and not _is(values[name], hint):
-            raise ValueError(f"{name} of another type")
-    return kind(**values)
+def _made(kind: Any, value: Any) -> Any:
+    """Return a value as one of a type: plain, an array, a record of exactly its fields, a list or a
+    dict of such values, or None where the type allows it."""
+    kinds, origin = get_args(kind), get_origin(kind)
+    if NoneType in kinds:
+        return None if value is None else _made(kinds[0], value)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        if value.keys() != {*_names(kind)}:
+            raise ValueError(f"other fields than {kind} has")
+        return kind(**{name: _made(hints[name], value[name]) for name in value})  # type: ignore[operator]
+    if origin is list:
+        return [_made(kinds[0], item) for item in value]
+    if origin is dict:
+        return {name: _made(kinds[1], item) for name, item in value.items()}
+    if kind is not Any and type(value) is not (origin or kind):
+        raise ValueError(f"{value} is not {kind}")
+    if kind in BEYOND and BEYOND[kind] < abs(value) < np.inf:
+        raise ValueError(f"{value} is beyond any run")
+    return value
 
 
 def _names(kind: Any) -> list[str]:

@@ -46,9 +46,6 @@ class QuadraticSums(NamedTuple):
     constant: float
 
 
-NO_QUADRATIC = QuadraticSums(np.zeros((0, 0)), np.zeros(0), 0.0)
-
-
 @dataclass(slots=True)
 class Expansion:
     """Where the last quadratic was expanded: at augmented weights ``v``, but for the rows that were

@@ -141,15 +141,9 @@ def _is_new(learner: Learner) -> bool:
 
 def _plan(number: int, learner: Learner) -> ReadingPlan:
     """Return what a reading does for a learner, which has begun it."""
-    frozen = learner.frozen
-    return ReadingPlan(
-        number,
-        learner.memory,
-        None if frozen is None else frozen.w,
-        0.0 if frozen is None else frozen.bias,
-        learner.augmentation,
-        learner.running.dual_point if learner.visits else None,
-    )
+    v = None if learner.frozen is None else learner.frozen.augmented
+    start = learner.running.dual_point if learner.visits else None
+    return ReadingPlan(number, learner.memory, v, learner.augmentation, start)
 
 
 def _take_sums(learner: Learner, reading_sums: ReadingSums, parts: int) -> None:
@@ -168,4 +162,5 @@ def _take_sums(learner: Learner, reading_sums: ReadingSums, parts: int) -> None:
         start = total / parts
         learner.best.propose(start)
     if learner.outside is not None:
-        learner.outside.take(reading_sums.quadratic, start)
+        [quadratic] = reading_sums.quadratic
+        learner.outside.take(quadratic, start)

@@ -22,8 +22,16 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.solver import few_columns
 from streamtron.solver.alphas import Alphas, read_state, saved_at, write_state
 from streamtron.solver.held_loss import PartLoss
-from streamtron.solver.hessian import NO_QUADRATIC, Outside, QuadraticSums
-from streamtron.solver.learner import Learner, Memory, augment, enter, freeze
+from streamtron.solver.hessian import QuadraticSums
+from streamtron.solver.learner import (
+    Learner,
+    Memory,
+    augment,
+    choose_visits,
+    enter,
+    freeze,
+    start_reading,
+)
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.reading import begin_reading, chunks_in_order, show_chunk, solve_in_memory
 from streamtron.solver.targets import relaxed, to_alphas
@@ -57,14 +65,13 @@ class Fullness(NamedTuple):
 
 
 class ReadingPlan(NamedTuple):
-    """What a reading does for a problem, by its number: it certifies the weights ``w``, ``bias``
+    """What a reading does for a problem, by its number: it certifies the augmented weights ``v``
     (None: no weights); ρ is the feature of the bias.
     ``start`` : the dual point of all parts from which rows are visited; None = none are visited."""
 
     problem: int
     memory: Memory
-    w: Vector | None
-    bias: float
+    v: Vector | None
     rho: float
     start: DualPoint | None
 
@@ -79,7 +86,7 @@ class ReadingSums(NamedTuple):
     moved: tuple[DualPoint, ...]
     held: int
     memories: list[Memory]
-    quadratic: QuadraticSums
+    quadratic: tuple[QuadraticSums, ...]
     weights: tuple[Vector, ...] = ()
 
 
@@ -124,27 +131,28 @@ class PartProblem(PartLoss):
 
     def begin_reading(self, number: int, plan: ReadingPlan) -> None:
         """Prepare a reading; see ``ReadingPlan``."""
-        learner, self.rho, self._certified = self.learner, plan.rho, None
-        learner.progress.reading = number
+        learner, v, self._certified = self.learner, plan.v, None
         augment(learner, plan.rho)
-        learner.visits, learner.running = plan.start is not None, WeightState(learner.columns)
-        learner.frozen = None if plan.w is None else freeze(learner, plan.w, plan.bias)
+        learner.memory, learner.running = plan.memory, WeightState(learner.columns)
+        choose_visits(learner, plan.start is not None)
+        start_reading(learner, number, None if v is None else freeze(learner, v[:-1], float(v[-1])))
+        if plan.memory == Memory.FEW_COLUMNS:
+            few_columns.begin(learner)
         if plan.start is not None:
             self._certified = Alphas.of(learner.alphas.nonzero())
             self.start_visits(plan.start)
-        if plan.memory != Memory.ALL_ROWS:
-            learner.memory = plan.memory
-            learner.active.clear()
 
     def end_reading(self) -> ReadingSums:
         """Return the sums of a reading, and what is held now."""
         learner, frozen = self.learner, self.learner.frozen
         moved = (self._moved(),) if learner.visits else ()
-        learner.frozen, learner.running = None, WeightState(learner.columns)
+        sums = () if frozen is None else (frozen.scan_sums,)
+        quadratic = () if learner.outside is None else (learner.outside.sums,)
+        learner.frozen, learner.outside = None, None
+        learner.running = WeightState(learner.columns)
         self._base = learner.running.dual_point
         self.renew()
-        sums = () if frozen is None else (frozen.scan_sums,)
-        return ReadingSums(sums, moved, len(learner.active), [learner.memory], self._sum_rest())
+        return ReadingSums(sums, moved, len(learner.active), [learner.memory], quadratic)
 
     def settle(self, settlement: Settlement) -> None:
         """End a reading, whose solves are done; see ``Settlement``."""
@@ -189,14 +197,6 @@ class PartProblem(PartLoss):
         self.held, self.loss, self.rho = learner.active, learner.loss, learner.augmentation
         super().renew()
         self.take_shares(learner.alphas.take(learner.active.numbers))
-
-    def _sum_rest(self) -> QuadraticSums:
-        """Take out the quadratic of the rows outside memory."""
-        learner, outside = self.learner, self.learner.outside
-        learner.outside = None
-        if learner.memory != Memory.FEW_COLUMNS:
-            return NO_QUADRATIC
-        return (outside or Outside(np.zeros(learner.columns + 1), 0.0)).sums
 
     def begin_block(self, rho: float) -> BlockSums:
         """Sum what visits have led to, and the rows in memory, which are to be solved; the feature
@@ -326,8 +326,6 @@ class Part:
             if plan.memory == Memory.ALL_ROWS and not problem.learner.complete:
                 hold_all([problem.learner], self.data)
             problem.begin_reading(number, plan)
-            if plan.memory == Memory.FEW_COLUMNS:
-                few_columns.begin(problem.learner)
         self._waits, self._ended = True, False
         self._chunks = self._take([problem.learner for problem in problems])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ will follow, and below 2, as in successive over-relaxation."""
 
 Turns = Callable[[], Turn]
 """The turn of the next mini-epoch, each time it is asked."""
-
-T = TypeVar("T")
 
 Solve = Generator[Any, Any, None]
 """A solve of rows in memory. Where parts hold the rows it yields the steps that it wants made in
@@ -79,11 +77,10 @@ class Subproblem:
         if loss.softmax:
             self.loss = HeldClasses(loss, active, rho, alphas.shape[1])
         self.targets = active.targets
-        self.whole, self._earned = whole, 0.0
+        self.whole = whole
         self.remainder = DualPoint(np.zeros(len(running.w) + 1), 0.0)
         if not whole:
             self.remainder = running.dual_point.plus(self._sums(), -1)
-            self._earned = self.remainder.objective
 
     @property
     def objective(self) -> float:
@@ -121,7 +118,7 @@ class Subproblem:
         loss = replace(self.loss.loss, zone=0.0)
         primal = 0.5 * kernels.square_sum(v - self.remainder.v)
         primal += float(kernels.dot(self.loss.cost, losses.values(loss, margins, self.loss.t)))
-        return primal + self._earned
+        return primal + self.remainder.objective
 
     def minimise(
         self, start: Vector, precision: float, *, proven: bool = True
