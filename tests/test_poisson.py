@@ -12,9 +12,8 @@ from sklearn.linear_model import PoissonRegressor
 import streamtron
 from streamtron import StreamtronRegressor
 from streamtron.core.errors import DataError
-from streamtron.core.losses import POISSON, gains, slopes, slopes_expanded
-from streamtron.solver.scan import alphas_of_slopes
-from streamtron.solver.targets import Targets
+from streamtron.core.losses import POISSON, domain, gains, slopes, slopes_expanded
+from streamtron.solver.targets import to_alphas
 from tests.helpers.processes import here, one_sentence
 from tests.helpers.svm_text import svm_lines, write_shards
 
@@ -103,8 +102,8 @@ def test_a_count_of_millions_among_nothing_is_fitted_as_well_as_counts_to_a_thou
 def test_a_dual_variable_is_no_more_than_its_label_where_the_mean_is_next_to_nothing():
     t, margins = np.array([0.1, 0.1, 0.0]), np.array([-800.0, 0.0, 800.0])
     assert float(np.float32(0.1)) > 0.1
-    rows = Targets(np.arange(3), np.ones(3, np.int8), np.ones(3), np.zeros(3), t)
-    most, middle, least = alphas_of_slopes(POISSON, slopes(POISSON, margins, t), rows).tolist()
+    alpha, of_rows = slopes(POISSON, margins, t), domain(POISSON, np.ones(3), t)
+    most, middle, least = to_alphas(alpha, of_rows).tolist()
     assert (most < 0.1, most) == (True, pytest.approx(0.1))
     assert (middle, least) == (pytest.approx(-0.9), pytest.approx(-1e15))
     found = gains(POISSON, np.array([most, 0.1, 0.1000001]), np.full(3, 0.1))

@@ -174,8 +174,7 @@ class _Ascent:
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = self._round(promise=1.0 if first else PASSING)
             if first and self.moved and not self.promised and self._looks_unsolved():
-                primal = self._estimated_primal()
-                self.gaps.append(1.0 - self.problem.objective / primal if primal > 0.0 else 1.0)
+                self.gaps.append(self._gap(self._estimated_primal()))
             else:
                 self._consider_last_and_average()
                 if solution.gap <= self.target:
@@ -204,7 +203,6 @@ class _Ascent:
         if math.isfinite(solution.primal):
             self._measure()
         solution.mini_epochs = math.ceil(self.visited)
-        solution.newton_steps, solution.visited = problem.newton_steps, problem.visited
 
     def consider(self, v: Vector, rounding: float = 0.0) -> None:
         """Keep v if its P is the least so far, but for ``rounding``."""
@@ -264,10 +262,10 @@ class _Ascent:
             self._measure()
 
     def _measure(self) -> None:
-        solution = self.solution
-        solution.gap = (
-            1.0 - self.problem.objective / solution.primal if solution.primal > 0.0 else 1.0
-        )
+        self.solution.gap = self._gap(self.solution.primal)
+
+    def _gap(self, primal: float) -> float:
+        return 1.0 - self.problem.objective / primal if primal > 0.0 else 1.0
 
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises so small a gap."""

@@ -33,18 +33,16 @@ from streamtron.solver.hessian import (
 from streamtron.solver.learner import (
     Learner,
     Memory,
-    begin_quadratic,
     choose_visits,
-    end_quadratic,
     enter,
     expand_at,
+    hold_quadratic,
 )
 from streamtron.solver.newton import HeldObjective
 from streamtron.solver.proximal_newton import HeldPenalised
 from streamtron.solver.row_store import fitting
-from streamtron.solver.scan import alphas_of_slopes
 from streamtron.solver.stopping import ROUNDING_GAP
-from streamtron.solver.targets import Targets
+from streamtron.solver.targets import Targets, to_alphas
 
 KEPT = (0.5, 0.8)
 """The part of the memory budget that the rows nearest the margin keep when memory is full; the
@@ -89,7 +87,7 @@ def begin(learner: Learner) -> None:
     running, frozen, known = learner.running, learner.frozen, learner.best.certificate
     v = running.augmented if frozen is None else frozen.augmented
     primal = math.inf if known is None else known.primal
-    begin_quadratic(learner, Outside(v, primal, columns_that_matter(learner, v)))
+    hold_quadratic(learner, Outside(v, primal, columns_that_matter(learner, v)))
 
 
 def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.int64] | None:
@@ -121,7 +119,7 @@ def scanned_alphas(
         base = passes.margins(chunk.rows, targets.signs, rho, expansion.v)
         held = np.isin(targets.numbers, expansion.held)
         slopes = np.where(held, slopes, losses.slopes_expanded(loss, base, margins, targets.t))
-    alphas = alphas_of_slopes(loss, slopes, targets)
+    alphas = to_alphas(targets.costs * slopes, losses.domain(loss, targets.costs, targets.t))
     learner.alphas.put_ranges(chunk.ranges, alphas)
     return alphas
 
@@ -240,7 +238,7 @@ def leave_if_stalled(learner: Learner) -> None:
         near |= learner.memory != Memory.FEW_COLUMNS or learner.settings.parts is not None
         stalled = not near and learner.progress.reading >= readings
     if stalled:
-        end_quadratic(learner)
+        hold_quadratic(learner, None)
         expand_at(learner, None)
         enter(learner, Memory.BUFFERS)
 

@@ -244,8 +244,8 @@ def take_visits(learner: Learner, passes: int, visited: int, *, crawls: bool) ->
         best.average(learner.running.augmented)
 
 
-def begin_quadratic(learner: Learner, outside: Outside) -> None:
-    """Begin the quadratic of rows outside memory."""
+def hold_quadratic(learner: Learner, outside: Outside | None) -> None:
+    """Hold the quadratic of rows outside memory, or give it up."""
     learner.outside = outside
 
 
@@ -253,11 +253,6 @@ def expand_at(learner: Learner, v: Vector | None) -> None:
     """Note where the quadratic was expanded whose solution the next scan certifies; None: it is
     none that a scan may tell from slacks."""
     learner.expansion = None if v is None else Expansion(v, learner.active.numbers.copy())
-
-
-def end_quadratic(learner: Learner) -> None:
-    """Give up the quadratic of rows outside memory."""
-    learner.outside = None
 
 
 def hold_elsewhere(learner: Learner, rows: int) -> None:

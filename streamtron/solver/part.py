@@ -34,7 +34,7 @@ from streamtron.solver.learner import (
 )
 from streamtron.solver.progress import BestWeights
 from streamtron.solver.reading import begin_reading, chunks_in_order, show_chunk, solve_in_memory
-from streamtron.solver.targets import relaxed, to_alphas
+from streamtron.solver.targets import relaxed
 from streamtron.solver.train import OnePart
 from streamtron.solver.weights import DualPoint, WeightState
 from streamtron.solver.working_set import hold_all
@@ -160,8 +160,7 @@ class PartProblem(PartLoss):
         if take_back and self._certified is not None:
             learner.alphas = self._certified
         if v is not None:
-            alpha = self.alpha(self.margins_of(v))
-            learner.alphas.put(learner.active.numbers, to_alphas(alpha, self.domain))
+            learner.alphas.put(learner.active.numbers, self._alphas_at(v))
         self._certified = None
 
     def save(self, path: str, rows: int) -> None:
@@ -211,12 +210,14 @@ class PartProblem(PartLoss):
     def move(self, v: Vector, relaxation: float) -> DualPoint:
         """Move the α of the rows in memory from where they were before the solve to those of v,
         ``relaxation`` times as far; return what that changes."""
-        learner, start, domain = self.learner, self._before, self.domain
-        solution = to_alphas(self.alpha(self.margins_of(v)), domain)
-        moved = relaxed(start, solution, relaxation, domain)
+        learner, start = self.learner, self._before
+        moved = relaxed(start, self._alphas_at(v), relaxation, self.domain)
         learner.alphas.put(learner.active.numbers, moved)
         columns = learner.columns
         return self.dual_point(moved, columns).plus(self.dual_point(start, columns), -1)
+
+    def _alphas_at(self, v: Vector) -> NDArray[np.float32]:
+        return self.rounded(self.alpha(self.margins_of(v)))
 
     def start_visits(self, base: DualPoint) -> None:
         """Take the dual point of all parts, from which rows are visited."""

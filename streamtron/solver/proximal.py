@@ -42,7 +42,8 @@ def solve_held(learner: Learner, problem: Subproblem, known: BestWeights | None)
     objective = HeldPenalised(problem.loss, penalty, center + pull, zeros, gains)
     best = objective.minimise(start, worthwhile_gap(learner))
     problem.take_alpha(problem.loss.alpha(best.known))
-    return Solution(best.v, newton_steps=best.steps)
+    problem.newton_steps += best.steps
+    return Solution(best.v)
 
 
 def _penalty_of(learner: Learner, *, blocks: bool) -> tuple[Penalty, Vector]:

@@ -21,8 +21,8 @@ from streamtron.solver.learner import (
     Memory,
     certify,
     choose_visits,
-    end_quadratic,
     freeze,
+    hold_quadratic,
     loosen_bias,
     replace_alphas,
     start_reading,
@@ -116,7 +116,7 @@ def take_chunk(
     rows held to be solved; most are dropped then. ``positions`` : the order of visits."""
     targets, frozen = learner.targets(chunk), learner.frozen
     if frozen is not None:
-        alphas = alphas_to_scan(learner, chunk, targets)
+        alphas = alphas_to_scan(learner, frozen, chunk, targets)
         marks = frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
         if not learner.visits:
             if learner.complete or (frozen.from_slacks and learner.in_buffers):
@@ -173,7 +173,7 @@ def continue_training(learner: Learner, solve_held: Callable[[Learner], Solve]) 
     few_columns.leave_if_stalled(learner)
     choose_visits(learner, learner.in_buffers and not promises_tolerance(learner))
     yield from solve_held(learner)
-    end_quadratic(learner)
+    hold_quadratic(learner, None)
     few_columns.follow_blocks(learner)
 
 
@@ -201,8 +201,8 @@ def solve_in_memory(learner: Learner) -> Solve:
         how = {"exact": settings.free, "newton_only": learner.loose_bias}
         solution = solve(problem, worthwhile_gap(learner), mini_epochs, best=best, **how)
     learner.alphas.put(active.numbers, alphas)
-    learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=solution.visited)
-    steps, primal = solution.newton_steps, solution.primal
+    learner.progress.count_work(mini_epochs=solution.mini_epochs, visited=problem.visited)
+    steps, primal = problem.newton_steps, solution.primal
     take_solution(learner, solution.v, newton_steps=steps, primal=primal)
 
 

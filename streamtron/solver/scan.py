@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, losses
+from streamtron.core import kernels
 from streamtron.core.certificate import Certificate, certificate_of
 from streamtron.core.errors import DataError
 from streamtron.core.losses import SQUARED_HINGE, Loss
@@ -18,7 +18,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.core.threads import ONE_THREAD, opened_threads
 from streamtron.solver import passes
 from streamtron.solver.softmax import scan_classes
-from streamtron.solver.targets import Targets, to_alphas
+from streamtron.solver.targets import Targets
 
 COLUMN_PARTS = 3
 """Columns are cut into so many parts at most, of which threads sum Σ α_k l_k x_k while another
@@ -122,18 +122,3 @@ def length_of(w: NDArray[np.float64], bias: float) -> float:
         "a power of ten: the certificate is of their direction. In a fit the values spread over "
         "too many powers of ten: scale the columns, or the rows, to like sizes."
     )
-
-
-def alphas_of_slopes(
-    loss: Loss, slopes: NDArray[np.float64], targets: Targets
-) -> NDArray[np.float32]:
-    """Return α_k = −C_k φ'(z_k), rounded, see ``to_alphas``; 0 for rows left out. At the optimum of
-    P that is the dual solution. ``slopes`` : −φ'(z_k), in the domain of φ*.
-
-    >>> signs, costs = np.array([1, -1, 0], np.int8), np.array([1.0, 1.0, 0.0])
-    >>> rows = Targets(np.arange(3), signs, costs, np.zeros(3))
-    >>> alphas_of_slopes(SQUARED_HINGE, np.array([0.5, 0.0, 14.0]), rows).tolist()
-    [0.5, 0.0, 0.0]
-    """
-    domain = losses.domain(loss, targets.costs, targets.t)
-    return to_alphas(targets.costs * slopes, domain)

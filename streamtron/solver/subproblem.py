@@ -46,14 +46,12 @@ class Solution:
     mini_epochs: int = 0
     newton: int = 0
     """calls of Newton's method"""
-    newton_steps: int = 0
-    visited: int = 0
-    """nonzeros of the rows visited"""
 
 
 class Subproblem:
     """min over v of ½‖v − v₀‖² + Σ C_i φ(m_i(v)), the sum over the rows held; v₀ is what
-    all other rows add to v. ``alphas`` and ``running`` are changed in place.
+    all other rows add to v. ``alphas`` and ``running`` are changed in place. ``newton_steps``,
+    ``visited`` : steps of Newton's method so far, and nonzeros of the rows visited.
 
     ``whole`` : whether every row with an α is in memory. ``remainder`` : the dual point of all
     other rows; v₀ is its v.
@@ -142,7 +140,7 @@ class Subproblem:
                 break
             way = alphas + length * (solved.astype(np.float64) - alphas)
             self.set_alphas(to_table(way.T, self.loss.cost))
-        return Solution(v, newton_steps=self.newton_steps)
+        return Solution(v)
 
     def take_alpha(self, alpha: Vector) -> None:
         """Take these α, rounded, and v of them."""

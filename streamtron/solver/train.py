@@ -204,7 +204,7 @@ class OnePart(Trainer):
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Have learners hold all rows, if memory has them; else choose what it is to hold."""
-        hold_all(learners if self._data.held is not None else [], self._data)
+        hold_all(learners, self._data)
         for learner in learners if self._data.held is None else ():
             if learner.complete or not learner.progress.readings:
                 choose_memory(learner, *self.size)

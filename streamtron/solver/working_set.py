@@ -16,6 +16,7 @@ from streamtron.core.text import format_size
 from streamtron.solver import few_columns
 from streamtron.solver.learner import Learner, Memory, enter, hold_rows
 from streamtron.solver.row_store import fitting
+from streamtron.solver.scan import Frozen
 from streamtron.solver.softmax import table_of_slacks
 from streamtron.solver.targets import Targets, cut_alphas, sums_of_others
 
@@ -50,15 +51,16 @@ def hold_all(learners: Sequence[Learner], data: Data) -> None:
         hold_rows(learner, rows, Targets(numbers, signs, costs, squares, t, learner.targets.center))
 
 
-def alphas_to_scan(learner: Learner, chunk: Chunk, targets: Targets) -> NDArray[np.float32]:
+def alphas_to_scan(
+    learner: Learner, frozen: Frozen, chunk: Chunk, targets: Targets
+) -> NDArray[np.float32]:
     """The α of a chunk's rows: as they are, or made of the slacks, as where columns are few."""
-    frozen = learner.frozen
-    if frozen is not None and frozen.from_slacks and learner.loss.softmax:
+    if frozen.from_slacks and learner.loss.softmax:
         how = learner.augmentation, frozen.augmented, learner.outputs
         table = table_of_slacks(chunk.rows, targets, *how)
         learner.alphas.put_ranges(chunk.ranges, table)
         return table
-    if frozen is not None and (frozen.from_slacks or learner.memory == Memory.FEW_COLUMNS):
+    if frozen.from_slacks or learner.memory == Memory.FEW_COLUMNS:
         return few_columns.scanned_alphas(learner, frozen.augmented, chunk, targets)
     alphas = learner.alphas.take_ranges(chunk.ranges)
     balanced = learner.settings.class_weight == "balanced"
