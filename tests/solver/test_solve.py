@@ -328,9 +328,8 @@ class Buffer:
 
     def __init__(self, gains: list[float]) -> None:
         self.gains, self.objective = gains, 0.0
-        rows = SimpleNamespace(indptr=np.array([0, NONZEROS]))
-        self.active = SimpleNamespace(nonzeros=NONZEROS, rows=rows)
-        self.running, self.alphas = SimpleNamespace(w=np.ones(3)), np.ones(1, np.float32)
+        self.active = SimpleNamespace(nonzeros=NONZEROS)
+        self.lengths, self.alphas = (np.array([1 + NONZEROS]), 4), np.ones(1, np.float32)
 
     def mini_epoch(self) -> None:
         self.objective += NONZEROS * self.gains.pop(0)
