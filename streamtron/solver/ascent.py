@@ -128,7 +128,7 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
     """Visit the rows of a buffer again as long as that pays, and costs less than Newton's method
     would; return the passes made, and whether they have ended for the latter reason. ``fresh`` :
     the dual that first visits have gained, for a nonzero visited or read; 0 = these do."""
-    before, number, most = (*problem.lengths, problem.alphas != 0), 0, 1.0
+    size, number, most = (*problem.lengths, problem.alphas != 0), 0, 1.0
     while number < most:
         number += 1
         objective = problem.objective
@@ -138,7 +138,7 @@ def visit_while_it_pays(problem: Subproblem, fresh: float) -> tuple[int, bool]:
         if gain <= PAYS * fresh:
             return number, False
         if number == 1:  # most buffers are done with one pass, and need no count of what more costs
-            most = math.floor(of_newton(*before))
+            most = math.floor(of_newton(*size))
     return number, True
 
 
