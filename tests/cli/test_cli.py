@@ -278,21 +278,16 @@ def test_inspect_tells_a_model_a_witness_a_run_and_shards_apart(run, model):
         assert not [line for line in lines if line.endswith((" -", " None"))]
 
 
-def test_inspect_counts_rows_labels_and_columns_of_shards(run, tmp_path):
-    (tmp_path / "rows").write_text("1 1:1\n" * 5000 + "1:1\n" * 3 + "2 1:1\n" * 4000 + "3 1:1\n")
-    facts = json.loads(run("inspect", tmp_path / "rows", "--json").stdout)
-    assert (facts["rows"], facts["columns"]) == (9004, 1)
-    assert facts["labels"] == {"1": 5000, "2": 4000, "3": 1}
-    assert facts["unlabelled_rows"] == 3
-
-
-def test_cache_names_its_size_and_clears_its_own_files_only(run, place):
+def test_cache_names_its_size_and_fits_and_clears_touch_their_own_files_only(run, place):
     run("fit", "train", "--model", "cached")
     cache = place / "cached.run" / "cache"
-    (cache / "mine.txt").write_text("mine")
+    theirs = {"mine.txt", "important.tmp", "k.cache", ".k.streamtron-cache"}
+    for name in theirs:
+        (cache / name).write_text("mine")
+    run("fit", "train", "--model", "cached", "--overwrite")
     assert cache.name in run("cache", "cached").stdout
     assert "made free" in run("cache", "cached.run", "--clear").stdout
-    assert [file.name for file in cache.iterdir()] == ["mine.txt"]
+    assert {file.name for file in cache.iterdir()} == theirs
     assert "0 B in 0 files" in run("cache", cache).stdout
 
 

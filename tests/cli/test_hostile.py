@@ -199,7 +199,7 @@ FOOTERS: dict[str, Callable[[dict[str, Any]], dict[str, Any] | bytes]] = {
 
 
 @pytest.mark.parametrize("footer", FOOTERS)
-def test_a_prepared_file_with_a_hostile_footer_is_refused_and_made_anew(prepared, footer):
+def test_a_prepared_file_with_a_hostile_footer_is_refused_and_made_anew(prepared, footer, caplog):
     place, good = prepared.parents[1], prepared.read_bytes()
     with opened(place) as data:
         wanted = [bits(chunk) for chunk in data.chunks()]
@@ -211,6 +211,7 @@ def test_a_prepared_file_with_a_hostile_footer_is_refused_and_made_anew(prepared
     with opened(place) as data:
         assert [bits(chunk) for chunk in data.chunks()] == wanted
     assert prepared.read_bytes() == good
+    assert re.search(rf"{prepared}.* It is made anew from a\.svm\.", caplog.text)
 
 
 @pytest.mark.parametrize("length", [HUGE, 2**64 - 1, 0, 10])

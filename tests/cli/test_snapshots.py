@@ -76,11 +76,14 @@ def test_help(command, run, snapshot, monkeypatch):
         "sweep many.svm --valid many.svm --multilabel --C 0.01,1 --metric macro_roc_auc",
         "evaluate two held-out",
         "evaluate many many.svm --worst 2",
+        "evaluate calibrated mails.jsonl",
         "evaluate numbers numbers.svm",
         "explain two --most 3",
         "explain many many.svm --row 3 --most 2",
         "explain numbers --most 2",
         "explain numbers numbers.svm --row 3",
+        "explain mails",
+        "explain mails mails.jsonl --row 3",
         "inspect train",
         "inspect sparse",
         "inspect mails",
@@ -89,6 +92,7 @@ def test_help(command, run, snapshot, monkeypatch):
         "inspect numbers.svm",
         "certify two",
         "certify sparse",
+        "certify mails",
     ],
 )
 def test_summary(words, run, snapshot):

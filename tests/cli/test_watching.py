@@ -331,12 +331,7 @@ def test_the_log_of_a_fit_has_every_event_with_time_memory_and_proven_bounds(run
     assert done[-1]["stop_reason"] == "certified"
 
 
-def test_the_rounds_of_a_fit_in_parts_are_told(run, place):
-    words = ("fit", "train", "--model", "parts", "--parts", "2", "--log", "parts.jsonl")
-    assert run(*words).returncode == 0
-    lines = _log(place / "parts.jsonl")
-    [*_, done] = [line for line in lines if line["event"] == "reading_done"]
-    assert (done["stage"], done["stop_reason"]) == ("ascent", "certified")
+def test_the_rounds_of_a_fit_in_parts_are_told():
     watch = Watch()
     watch.observe(events.WorkDone("scan", 1))
     assert watch.text() == "reading 2: scan"

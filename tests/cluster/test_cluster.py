@@ -217,11 +217,6 @@ def test_a_worker_is_refused_by_a_byte_or_a_column_with_the_sum_and_what_to_do(s
     check_worker(PART, "w", None, parts=4, at_once=2, columns=10**9)
 
 
-def test_a_worker_needs_more_for_parts_threads_and_columns():
-    assert needed(2, 1) < needed(3, 1) < needed(3, 2) < needed(3, 2, columns=1000)
-    assert needed(1, 1) == needed(1, 8)  # it has but one part
-
-
 @pytest.mark.parametrize(("memory", "enough"), [(290_000_000, False), (450_000_000, True)])
 def test_workers_refuse_parts_for_which_they_have_no_memory(tmp_path, memory, enough):
     """The default active set is more than either has, but the rows cannot fill it."""

@@ -6,10 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from streamtron import Settings
 from streamtron.core import kernels
 from streamtron.core.certificate import zero_columns
-from streamtron.core.errors import SettingsError
 from streamtron.core.losses import LOG_LOSS, SQUARED_ERROR, SQUARED_HINGE, Loss, domain
 from streamtron.core.penalty import Penalty
 from streamtron.solver.proximal_newton import by_column
@@ -127,19 +125,6 @@ def test_a_sweep_over_columns_has_the_bits_of_plain_python(ratio):
         kernels.descend_directly(hessian, order, ratio, v, direct, slopes)
         kernels.descend(columns, order, *arguments, step, images)
     np.testing.assert_allclose(direct, step, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ({"loss": "hinge"}, "smooth"),
-        ({"delta": 0.0, "stage": "1"}, "stage with --penalty l1: .*--C above 0"),
-        ({"faithful": True}, "-"),
-    ],
-)
-def test_a_penalty_that_no_solver_has_is_refused(names, expected):
-    with pytest.raises(SettingsError, match=expected):
-        Settings(penalty="l1", **names)
 
 
 def test_a_sum_just_beyond_the_1_norm_is_scaled_where_there_is_next_to_no_ridge():

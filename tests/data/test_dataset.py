@@ -15,7 +15,6 @@ from scipy import sparse
 
 from streamtron.core import kernels
 from streamtron.core.errors import DataError, MachineError
-from streamtron.core.executor import serial
 from streamtron.core.rows import freeze
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, MemoryData, ReaderConfig, dataset
@@ -279,28 +278,6 @@ def test_a_shard_of_more_columns_than_two_bytes_number_has_blocks_of_either_size
             data.load()
 
 
-def test_readings_are_one_prepared_and_loaded_and_one_more_where_prepared_before(tmp_path):
-    write_shard(tmp_path / "a.svm", [("a", 1.0, {k: 2.0}) for k in range(20)])
-    cache = tmp_path / "_c"
-    for prepared, first in (({}, 1.0), ({}, 0.0), ({"executor": serial}, 0.0)):
-        with data_of(tmp_path, cache, how=prepared) as data:
-            assert data.readings == first
-            size = data.bytes_read
-            data.load()
-            assert data.readings == 1.0
-            assert len(list(data.chunks())) == 4
-            assert (data.nonzeros_read, data.readings) == (20, 1.0)
-            read = data.bytes_read
-            assert (size == read) if first else ((size, read) == (0, data.bytes))
-    write_shard(tmp_path / "b.svm", [("a", 1.0, {k: 3.0}) for k in range(60)])
-    with data_of(tmp_path, cache) as data:
-        assert data.readings == 60 / 80
-        assert len(list(data.chunks())) == 16
-        assert data.readings == 140 / 80
-        data.load()
-        assert data.readings == 2.0, "of the shard that was prepared before"
-
-
 def test_a_third_label_is_refused_with_its_place_also_where_its_shard_is_prepared(tmp_path):
     write_shard(tmp_path / "part-1.svm", [(-1.0, 1.0, {}), (1.0, 1.0, {})])
     write_shard(tmp_path / "part-2.svm", [(1.0, 1.0, {})] * 6 + [(3.0, 1.0, {})] * 2)
@@ -382,16 +359,6 @@ def test_shards_without_rows_are_refused_unless_they_may_be_empty(tmp_path):
         assert (data.rows, data.columns, data.readings, list(data.chunks())) == (0, 0, 0.0, [])
         data.load()
         assert (data.index_base, list(data.chunks([]))) == (1, [])
-
-
-def test_a_shard_of_another_fingerprint_than_expected_is_refused(tmp_path):
-    write_shard(tmp_path / "a.svm", [("a", 1.0, {1: 1.0})])
-    with data_of(tmp_path, tmp_path / "_c") as data:
-        seen = data.manifest.fingerprints
-    data_of(tmp_path, tmp_path / "_c", fingerprints=seen).close()
-    other = {"a.svm": 32 * "0"}
-    words = refused(lambda: data_of(tmp_path, tmp_path / "_c", fingerprints=other))
-    assert "a.svm: changed while the run was going (its contents differ" in words
 
 
 def read_only(values: Sequence[Any], dtype: Any) -> NDArray[Any]:

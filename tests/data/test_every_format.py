@@ -105,9 +105,10 @@ def test_every_format_but_those_of_names_is_here():
 def test_a_reader_knows_its_bytes_and_says_that_they_are_gone(kind, tmp_path):
     tests, path = kind(), tmp_path / "rows"
     tests.write(path, tests.ROWS)
-    fresh, used = tests.open(path, 1), tests.open(path, 1)
+    fresh, begun, used = (tests.open(path, 1) for _ in range(3))
     digest = xxhash.xxh3_128_hexdigest(path.read_bytes())
-    assert fresh.fingerprint() == digest
+    next(begun.batches())
+    assert fresh.fingerprint() == begun.fingerprint() == digest
     counts = [sum(batch.rows for batch in used.batches()) for _ in range(2)]
     assert counts == [len(tests.ROWS)] * 2
     path.unlink()

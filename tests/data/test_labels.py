@@ -1,6 +1,5 @@
 """Labels of rows: several a row, none, names, numbers; in text, tables, memory, cache, commands."""
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamtron.core.config import REGRESSION, Machine, Settings
+from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.feature_names import Hashing
 from streamtron.core.rows import Label
@@ -20,29 +19,20 @@ from streamtron.data import (
     MemoryData,
     ReaderConfig,
     RowBatch,
-    ShardRows,
-    excluding,
-    find_shards,
-    fingerprints,
 )
-from streamtron.data.deletions import Deletions
 from streamtron.data.flat_file import read_prepared
 from streamtron.data.formats import tables
 from streamtron.data.formats.arrow import ArrowReader
 from streamtron.data.formats.given import standing
 from streamtron.data.formats.parquet import ParquetReader
-from streamtron.data.row_batch import take_rows
 from streamtron.runs.convert import convert
-from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.inspect import inspect
-from streamtron.solver.targets import TargetRule
 from tests.helpers import shard_rows
 from tests.helpers.layouts import write_table
 from tests.helpers.libsvm_rows import batches
 from tests.helpers.models import refused
 from tests.helpers.processes import here
 from tests.helpers.shard_rows import chunks_in, data_of, rows_in, small_blocks
-from tests.helpers.sources import rows_in_memory
 
 SEVERAL = ReaderConfig(multilabel=True)
 
@@ -161,47 +151,6 @@ def test_a_chunk_holds_the_very_labels_of_its_rows_which_take_a_byte_each_where_
         assert found == [own for own, _ in rows[slice(*chunk.ranges[0])]]
         assert not chunk.code_offsets.flags.writeable
         assert not chunk.codes.flags.writeable
-
-
-def test_a_cut_batch_is_a_view_with_the_labels_of_its_rows(tmp_path):
-    [batch] = batches("a,b 1:1\n 2:1\nc 3:1\nb,c,a 4:1\n", SEVERAL)
-    for start, stop in itertools.combinations(range(5), 2):
-        cut = take_rows(batch, slice(start, stop))
-        assert rows_of(cut) == rows_of(batch)[start:stop]
-        assert not len(cut.codes) or np.shares_memory(cut.codes, batch.codes)
-
-
-@pytest.mark.parametrize(
-    ("labels", "row_weights", "class_weights", "positive", "signs", "costs"),
-    [
-        ([["a"], ["a", "b"], []], [0.0, 0.5, 1.0], {"a": 4.0}, "a", [0, 1, -1], [0.0, 0.5, 0.25]),
-        ([["a"], [], ["b"]], None, {"z": 3.0}, "z", [-1, -1, -1], [0.25] * 3),
-        ([[], [], []], None, {"z": 3.0}, "z", [-1, -1, -1], [0.25] * 3),
-        ([[], [], []], None, {"b": 2.0}, None, [-1, -1, -1], [0.25] * 3),
-        ([[], ["b", "a"], ["a"]], None, {"b": 2.0, "a": 8.0}, None, [-1, 1, -1], [0.25, 0.5, 0.25]),
-    ],
-    ids=["weight 0 is left out", "label not met", "no label", "none named", "the first label met"],
-)
-def test_signs_and_prices_follow_labels(labels, row_weights, class_weights, positive, signs, costs):
-    source = rows_in_memory(np.eye(3), labels, row_weights, multilabel=True)
-    [chunk] = source.chunks()
-    found = TargetRule(0.25, source.labels, class_weights, positive)(chunk)
-    assert (found.signs.tolist(), found.costs.tolist()) == (signs, costs)
-
-
-@pytest.mark.parametrize(
-    ("setting", "settings"),
-    [
-        ("multilabel", {"multilabel": True}),
-        ("multiclass", {"multiclass": True}),
-        *(("numbers", {"loss": loss}) for loss in REGRESSION),
-    ],
-)
-def test_the_contract_of_a_model_says_what_the_labels_of_its_rows_are(setting, settings):
-    reading, plain = (reading_from_settings(Settings(**how)) for how in (settings, {}))
-    assert (getattr(reading, setting), getattr(plain, setting)) == (True, False)
-    assert ReaderConfig.from_contract(json.loads(json.dumps(reading.contract()))) == reading
-    assert ReaderConfig.from_contract({}) == ReaderConfig()
 
 
 CONVERTED: list[Row] = [
@@ -377,19 +326,6 @@ def test_converted_shards_hold_the_same_numbers(tmp_path, to, loss):
     assert targets(tmp_path / to, PLAIN) == FINE
 
 
-def test_rows_deleted_or_held_out_take_their_numbers_with_them(tmp_path):
-    numbers = [float(k) / 8 for k in range(40)]
-    path = written(tmp_path / "x.svm", numbers)
-    shares = [ReaderConfig(numbers=True, share=share) for share in ((0.0, 0.3), (0.3, 1.0))]
-    parts = [targets(path, reading) for reading in shares]
-    assert sorted(parts[0] + parts[1]) == numbers
-    files = find_shards([str(path)])
-    [(_, fingerprint)] = fingerprints(files, PLAIN)
-    [file] = excluding(files, [Deletions(str(path), fingerprint, np.arange(0, 40, 2))], PLAIN)
-    with ShardRows(file, PLAIN) as shard:
-        assert [x for chunk in shard.chunks() for x in chunk.codes] == numbers[1::2]
-
-
 def test_inspect_describes_numbers_and_says_that_many_labels_are_some(tmp_path):
     numbers = [0.5 * k for k in range(1, 5001)]
     path = written(tmp_path / "x.csv", numbers)
@@ -405,17 +341,11 @@ def test_inspect_describes_numbers_and_says_that_many_labels_are_some(tmp_path):
     )
 
 
-@pytest.mark.parametrize("length", [3, -1])
-def test_lists_of_numbers_are_dense_rows_without_their_zeros(tmp_path, length):
-    column = pa.array([[1, 0, 2], [3, 4, 5]], pa.list_(pa.float32(), length))
-    path = write_table(tmp_path / "x.parquet", {"embedding": column, "y": [0.5, 1.5]})
-    [chunk] = chunks_in(path, reading=PLAIN)
-    columns, values = [0, 2, 0, 1, 2], [1, 2, 3, 4, 5]
-    assert [array.tolist() for array in chunk.rows[:3]] == [[0, 2, 5], columns, values]
-    for rows, place in ((2, "row group 0, row 1"), (1, "row group 1, row 0")):
-        write_table(path, {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]}, rows)
-        with pytest.raises(DataError, match=f"{place}: 1 numbers in column 'embedding', .* 2"):
-            targets(path, PLAIN)
+def test_lists_as_vectors_are_as_long_in_every_batch(tmp_path):
+    table = {"embedding": [[1.0, 2.0], [1.0]], "y": [0.5, 1.5]}
+    path = write_table(tmp_path / "x.parquet", table, 1)
+    with pytest.raises(DataError, match="row group 1, row 0: 1 numbers in column 'embedding'"):
+        targets(path, PLAIN)
 
 
 def test_rows_in_memory_and_in_a_memory_map_hold_targets(tmp_path, monkeypatch):

@@ -385,23 +385,9 @@ def test_text_with_a_hash_or_named_columns_is_refused(tmp_path):
     path = tmp_path / "a.svm"
     path.write_text("1 1:1\n-1 2:1\n")
     named = [{name: "f"} for name in ("features", "label", "weight", "values", "text")]
-    for names in ({"hash_bits": 3}, {"columns": ["f:number"]}, *named):
+    for names in ({"hash_bits": 3}, {"columns": ["f:number"]}, {"columns": "auto"}, *named):
         with pytest.raises(SettingsError, match=r"a\.svm: libsvm text has column numbers"):
             fit(path, **names)
-
-
-@pytest.mark.parametrize(
-    ("names", "sentence"),
-    [
-        ({"hash_bits": 0}, "hash-bits is 0: expected 1 to 31."),
-        ({"hash_bits": 32}, "hash-bits is 32: expected 1 to 31."),
-        ({"features": "a,,b"}, "features is 'a,,b': expected names of columns."),
-        ({"multilabel": True, "multiclass": True}, "multi"),
-        ({"multilabel": True, "weights_in_label": True}, "weights-in-label with multilabel"),
-    ],
-)
-def test_settings_of_names_out_of_range_are_refused(names, sentence):
-    assert refused(lambda: Settings(**names), SettingsError).startswith(sentence)
 
 
 def test_features_are_names_between_commas_or_a_list_of_them():

@@ -20,7 +20,7 @@ import pytest
 
 from streamtron.core.errors import DataError, FileDamaged, MachineError
 from streamtron.core.executor import serial
-from streamtron.data import cache_files, clear_cache, find_shards, flat_file, manifest
+from streamtron.data import clear_cache, find_shards, flat_file, manifest
 from streamtron.data.flat_file import read_prepared
 from streamtron.data.prepare import THREAD_NAME, Progress
 from tests.helpers.models import refused
@@ -222,28 +222,6 @@ def test_damage_found_while_reading_is_refused_and_the_next_run_makes_the_file_a
     assert contents_of(cache) == files
 
 
-@pytest.mark.parametrize("byte", [-1, -60, "table", "of another shard"])
-def test_a_later_run_makes_a_damaged_file_afresh(byte, shards, cache, opened, caplog):
-    first, files = read(shards, cache), contents_of(cache)
-    path, _ = second_block(cache)  # of b.svm
-    if byte == "of another shard":
-        shutil.copy(next(other for other in flat_files(cache) if other != path), path)
-    elif byte == "table":
-        last = read_prepared(str(path)).entries[-1]
-        flip(path, 8 * (last.offset + last.bytes))
-        assert "table of columns: the checksum" in refused(lambda: read(shards, cache), FileDamaged)
-    else:
-        flip(path, 8 * (byte % path.stat().st_size))
-    opened.clear()
-    assert read(shards, cache) == first
-    assert opened == ["b.svm"]
-    if byte != "table":
-        [warning] = caplog.messages
-        assert str(path) in warning
-        assert "It is made anew from b.svm." in warning
-    assert contents_of(cache) == files
-
-
 def test_a_shard_that_changed_since_it_was_found_is_refused_before_it_is_opened(
     shards, cache, opened, monkeypatch
 ):
@@ -275,16 +253,6 @@ def test_a_shard_that_changes_while_read_is_refused(tmp_path):
         message = refused(lambda: data_of(tmp_path, tmp_path / "_c"))
     assert "a.svm: changed while the run was going" in message
     assert list((tmp_path / "_c").iterdir()) == []
-
-
-def test_a_third_label_within_a_shard_or_among_them_is_refused(shards, cache):
-    for labels, sentence in (
-        ([5.0], "line 1: a third label 5.0 after 0.0 and 1.0"),
-        ([7.0, 8.0, 9.0], "line 3: a third label 9.0 after 7.0 and 8.0"),
-    ):
-        write_shard(shards / "d.svm", [(label, 1.0, {}) for label in labels])
-        message = refused(lambda: data_of(shards, cache, most_labels=2))
-        assert message.startswith(f"d.svm, {sentence}")
 
 
 def test_a_store_that_does_not_answer_is_waited_for_by_nobody(shards, cache, monkeypatch):
@@ -420,18 +388,6 @@ def test_what_others_sweep_away_too_early_is_begun_anew(shards, cache, tmp_path,
     assert read(shards, cache) == wanted
     assert len(swept) == 2
     assert contents_of(cache) == contents_of(tmp_path / "other")
-
-
-def test_reading_and_clearing_remove_what_is_ours_and_nothing_else(shards, cache):
-    cache.mkdir()
-    theirs = {"mine.txt", "important.tmp", "k.cache", ".k.streamtron-cache"}
-    for name in theirs:
-        (cache / name).write_text("keep")
-    read(shards, cache)
-    size = sum(os.stat(path).st_size for path in cache_files(str(cache)))
-    assert clear_cache(str(cache)) == size > 0
-    assert {path.name for path in cache.iterdir()} == theirs
-    assert clear_cache(str(cache / "nowhere")) == 0
 
 
 def test_a_closed_data_set_stops_its_readings_and_their_threads(shards, cache):

@@ -18,9 +18,7 @@ from streamtron.data import (
     Manifest,
     MemoryData,
     ReaderConfig,
-    ShardRows,
     find_shards,
-    fingerprints,
     storage,
 )
 from streamtron.data.manifest import ShardRecord
@@ -30,13 +28,10 @@ from streamtron.runs import convert
 from tests.helpers.layouts import write_table
 from tests.helpers.models import refused
 from tests.helpers.shard_rows import (
-    PLAIN,
     ListReader,
     chunks_of,
     data_of,
     lists_are_read,
-    small_blocks,
-    write_shard,
 )
 
 
@@ -69,17 +64,6 @@ def test_the_blocks_of_a_shard_are_short_at_its_start_and_long_further_on():
     assert [block.first_row for block in blocks] == np.cumsum([0, *sizes])[:-1].tolist()
 
 
-def test_the_rows_of_a_shard_come_in_frozen_chunks_with_its_labels_as_they_are_met(tmp_path):
-    write_shard(tmp_path / "a.svm", [(str(k // 5), 1.0, {k: 2.0}) for k in range(20)])
-    with small_blocks(), ShardRows(*find_shards([str(tmp_path)]), PLAIN) as shard:
-        for number, chunk in enumerate(shard.chunks()):
-            assert shard.labels[: number + 1] == [str(k) for k in range(number + 1)]
-            assert chunk.codes.tolist() == [number] * 5
-            assert chunk.ranges == ((5 * number, 5 * number + 5),)
-            assert not any(array.flags.writeable for array in (*chunk.rows[:3], chunk.codes))
-        assert number == 3
-
-
 @pytest.mark.parametrize("base", ["auto", 1])  # auto reads the rows for it first
 def test_a_shard_replaced_while_it_is_converted_is_refused(base, tmp_path, monkeypatch):
     path, other = tmp_path / "a.svm", tmp_path / "other"
@@ -94,30 +78,6 @@ def test_a_shard_replaced_while_it_is_converted_is_refused(base, tmp_path, monke
     monkeypatch.setattr(convert, "open_reader", replacing)
     with pytest.raises(DataError, match=r"a\.svm: changed .* \(written anew\)"):
         convert.convert(path, tmp_path / "out", index_base=base)
-
-
-def test_the_index_base_is_settled_by_whether_column_0_occurs(tmp_path):
-    write_shard(tmp_path / "b.svm", [(1.0, 1.0, {5: 1.0})])
-    for column, base in ((0, 0), (1, 1), (7, 1)):
-        write_shard(tmp_path / "a.svm", [(1.0, 1.0, {9: 1.0}), (1.0, 1.0, {column: 1.0})])
-        with data_of(tmp_path, tmp_path / "_cache") as data:
-            assert data.index_base == base
-    with data_of(tmp_path, tmp_path / "_cache", reading=ReaderConfig(index_base=0)) as data:
-        assert data.index_base == 0
-
-
-def test_the_manifest_says_what_was_read_and_survives_json(tmp_path):
-    write_shard(tmp_path / "a.svm", [(1.0, 1.0, {1: 1.0, 2: 1.0})] * 3)
-    write_shard(tmp_path / "b.svm", [(2.0, 1.0, {1: 1.0})] * 2)
-    with data_of(tmp_path, tmp_path / "_cache") as data:
-        manifest = data.manifest
-    found = [(s.name, s.rows, s.nonzeros, s.first_row, s.bytes) for s in manifest.shards]
-    sizes = [(tmp_path / name).stat().st_size for name in ("a.svm", "b.svm")]
-    assert found == [("a.svm", 3, 6, 0, sizes[0]), ("b.svm", 2, 2, 3, sizes[1])]
-    for home in (None, str(tmp_path), str(tmp_path / "elsewhere")):
-        assert Manifest.from_dict(manifest.to_dict(home), home=home) == manifest
-    files = find_shards([str(tmp_path)])
-    assert fingerprints(files, PLAIN) == [(s.name, s.fingerprint) for s in manifest.shards]
 
 
 @pytest.mark.parametrize(

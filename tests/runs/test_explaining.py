@@ -46,16 +46,6 @@ def test_the_heaviest_features_come_first_and_zeros_are_left_out():
     assert shorter["features"] == direction["features"][:1]
 
 
-def test_the_command_names_features_as_the_shards_do_with_what_each_adds_to_a_row(run):
-    lines = run("explain", "named").stdout.splitlines()
-    assert lines[0].split() == ["class", "spam"]
-    assert {line.split()[-1] for line in lines[3:-1]} == {"cheap", "length"}
-    lines = run("explain", "named", "named.parquet", "--row", 1).stdout.splitlines()
-    assert "label              spam" in lines
-    assert lines[-1].split()[-1] == "bias"
-    assert {line.split()[-1] for line in lines[-3:-1]} == {"cheap", "length"}
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_small_model_of_all_columns_there_can_be_is_shown_in_little_memory(tmp_path, classes):
     width, rows = 1 << 32, 1 if classes == 2 else classes

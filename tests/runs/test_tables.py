@@ -202,26 +202,6 @@ def test_the_model_file_holds_the_transformer_and_equal_models_are_equal_files(
     assert np.array_equal(back.decision_function(NEW), model.decision_function(NEW))
 
 
-def test_every_command_applies_the_transformer(table, tmp_path):
-    data = table / "people.csv"
-    ended = _commands(
-        [
-            f"fit {data} --columns {COLUMNS} --text note --label label --model m.model",
-            f"evaluate m.model {data}",
-            f"calibrate m.model {data}",
-            "certify m.model.run",
-            f"explain m.model {data} --row 7",
-            f"explain m.model {data} --most 3",
-            "inspect m.model",
-        ],
-        tmp_path,
-    )
-    assert "columns" in ended[0].stdout
-    columns = ended[5].stdout
-    assert columns.index("spread  features  column") < columns.index("weight   rows  feature")
-    assert "number__age" in columns
-
-
 def test_a_run_goes_on_with_its_transformer_and_refuses_another(table, tmp_path):
     fit = f"fit {table}/people.parquet --label label --model m.model --columns"
     _commands([f"{fit} {PLAIN}", f"{fit} {PLAIN} --resume"], tmp_path)
@@ -451,7 +431,3 @@ def test_settings_that_clash_with_a_transformer_are_refused(table):
     ):
         with pytest.raises(SettingsError, match=message):
             streamtron.fit(table / "people.parquet", label="label", **settings)
-    (table / "a.svm").write_text("1 1:1\n-1 2:1\n")
-    for columns in ("a:number", "auto"):
-        with pytest.raises(SettingsError, match="text has column numbers and no names"):
-            streamtron.fit(table / "a.svm", columns=columns)

@@ -168,6 +168,7 @@ def test_the_best_is_byte_for_byte_what_fit_writes_with_its_settings(run, place,
     alone = report_of(place / "alone.run")
     for name in ("certificate", "settings"):
         assert report[name] == alone[name]
+    assert [row["C"] for row in report["sweep"]["candidates"]] == [row["C"] for row in swept]
 
 
 def test_a_share_of_the_rows_is_held_out_and_measured_and_then_the_best_is_fitted_on_all(
