@@ -148,17 +148,3 @@ def test_a_tenth_of_the_rows_in_memory_comes_to_the_optimum(tmp_path: Path, colu
     assert found["relative_duality_gap"] <= 1e-3
     assert found["dual_objective"] <= best["primal_objective"]
     assert found["primal_objective"] >= best["dual_objective"]
-
-
-def test_rows_added_and_forgotten_leave_the_optimum_of_those_that_remain(tmp_path: Path):
-    X, t = _rows(900, mean=2.0)
-    shards = write_shards(tmp_path, svm_lines(X, t), [300, 600])
-    how: dict[str, Any] = {"loss": "poisson", "tol": 1e-6, "index_base": 1}
-    streamtron.fit(shards[:2], model=tmp_path / "m", **how)
-    streamtron.update(tmp_path / "m", shards[2])
-    model = streamtron.forget(tmp_path / "m", shards=[shards[0].name]).model
-    theirs = _theirs(X[300:], t[300:], np.ones(600), 1.0)
-    assert model.certificate["relative_duality_gap"] <= 1e-6
-    assert model.weights == pytest.approx(theirs.coef_, abs=1e-3)
-    assert model.to_sklearn().predict(X) == pytest.approx(model.predict(X), rel=1e-12)
-    assert model.to_sklearn().alpha == pytest.approx(1.0 / 600)

@@ -223,23 +223,6 @@ class DualOracle(Oracle):
         return True
 
 
-def primal_value(
-    s: float, sq_weights: float, margins: Sequence[float], delta2: Sequence[float]
-) -> float:
-    """P(s) = ½ s² (‖w‖² + w_bias²) + Σ max(0, 1 − s m)²/(2Δ²); inf if a row with Δ = 0 has slack.
-
-    A slack of rounding size at Δ = 0 is none: it lies where s m = 1 was asked for.
-    """
-    terms = [0.5 * s * s * sq_weights]
-    for m, d2 in zip(margins, delta2, strict=True):
-        slack = max(0.0, 1.0 - s * m)
-        if d2 > 0.0:
-            terms.append(slack * slack / (2.0 * d2))
-        elif slack > 1e-14:
-            return math.inf
-    return math.fsum(terms)
-
-
 def gamma_d(
     rows: Sequence[Row], labels: Sequence[int], delta2: Sequence[float], rho: float = 0.0
 ) -> tuple[float, float]:

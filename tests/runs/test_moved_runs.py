@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -170,7 +171,7 @@ def inspected(desk: Path, *words: str) -> dict[str, Any]:
     return facts
 
 
-def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(desk):
+def test_of_a_run_that_is_going_on_it_tells_the_process_and_nobody_else_goes_on_with_it(desk):
     process = Process(COMMAND, *OFTEN, cwd=desk)
     assert reached(desk, "m", process, at_state(2))
     process.stop()
@@ -178,6 +179,9 @@ def test_of_a_run_that_is_going_on_it_tells_the_process_and_how_far_it_has_come(
     facts = inspected(desk)
     told = here(desk, "inspect", "m").stdout
     assert everything(desk) == before
+    other = here(desk, *OFTEN, "--resume")
+    assert other.returncode == 6
+    assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
     process.kill()
     process.end()
     assert (facts["state"], facts["settings"]["C"]) == ("running", 20.0)

@@ -160,6 +160,11 @@ def test_little_memory_parts_and_changes_come_to_the_same_optimum(tmp_path, plac
         assert certificate["relative_duality_gap"] <= 1e-3
         assert certificate["dual_objective"] <= best["primal_objective"]
         assert certificate["primal_objective"] >= best["dual_objective"]
+    left = streamtron.forget(model, both[0].name).model.certificate
+    alone = streamtron.fit(both[1:], **how).certificate
+    assert left["relative_duality_gap"] <= 1e-3
+    assert left["dual_objective"] <= alone["primal_objective"]
+    assert left["primal_objective"] >= alone["dual_objective"]
 
 
 def test_a_tenth_of_wide_rows_in_memory_comes_to_the_optimum_in_few_readings(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 import streamtron
 from streamtron import Machine, Settings, generate
 from streamtron.core.files import write_atomically
-from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
+from tests.helpers.processes import here, one_sentence, succeeded
 from tests.helpers.runs import state_file, witness_of
 from tests.helpers.small_disks import PAGE, fill, mounted
 
@@ -287,20 +287,6 @@ def test_a_cache_disk_without_room_is_refused_and_what_is_whole_stays(ready, dis
     assert len(found) <= files
     assert names(small) == {*found}
     assert not (tmp_path / "m").exists()
-
-
-@pytest.mark.parametrize("part", [0.1, 0.99])
-def test_a_cache_file_that_may_not_grow_is_refused_and_the_next_run_works(ready, tmp_path, part):
-    cache = tmp_path / "cache"
-    prepared = ready.glob("wanted.run/cache/*.cache")
-    limit = int(part * min(path.stat().st_size for path in prepared))
-    words = ("fit", "train", "--model", tmp_path / "m", "--cache-dir", cache)
-    limits = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
-    done = Process(f"import resource; {limits}; {COMMAND}", *words, cwd=ready).end()
-    one_sentence(done, 5, "the disk is full (File too large)")
-    assert names(cache) == set()
-    succeeded(here(ready, *words))
-    assert (tmp_path / "m").read_bytes() == (ready / "wanted").read_bytes()
 
 
 def test_a_disk_without_room_for_the_model_keeps_the_old_and_no_new_witness(ready, disk, tmp_path):

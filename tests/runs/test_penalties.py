@@ -231,17 +231,6 @@ def test_a_run_can_change_again_when_the_last_columns_are_forgotten(ratio, tmp_p
     check_bounds(updated.report["certificate"], optimum, 1e-3)
 
 
-@losses
-def test_every_class_has_its_own_optimum(loss, tmp_path):
-    X, _ = drawn(4)
-    labels = (X[:, :3] + 0.1).argmax(axis=1)
-    how = {"tol": 1e-3, "multiclass": True, "active_set": 20_000}
-    outcome = fitted(tmp_path, write(tmp_path, X, labels), loss, 0.5, **how)
-    for label, learner in enumerate(outcome.report["learners"]):
-        optimum = least(X, np.ones(len(X)), np.where(labels == label, 1.0, -1.0), loss, 0.5)
-        check_bounds(learner["certificate"], optimum, 1e-3)
-
-
 @problems
 def test_a_model_is_proven_again_by_its_witness_and_without_it(loss, ratio, tmp_path):
     X, signs = drawn(5)
@@ -317,19 +306,6 @@ def test_the_optimum_with_a_free_bias_is_between_the_bounds(loss, C, how, tmp_pa
     assert proven["upper_bound"] is None  # margins are of a bias that is penalised
 
 
-def test_a_free_bias_moves_with_the_labels_and_a_penalised_one_is_held_back(tmp_path):
-    X, signs = off_centre(1)
-    signs[:] = np.where(np.arange(len(X)) % 10 == 0, -1.0, 1.0)
-    shards, how = write(tmp_path, X, signs), {"C": 0.01, "tol": 1e-6}
-    free, held_back, none = (
-        fitted(tmp_path, shards, "log_loss", 0.0, way, intercept=way, **how).model.bias
-        for way in ("free", "penalised", "none")
-    )
-    assert free == pytest.approx(np.log(9.0), rel=0.02)
-    assert 0.0 < held_back < 0.9 * free
-    assert none == 0.0
-
-
 def test_parts_go_on_with_the_center_that_they_had_where_new_numbers_have_another_mean(tmp_path):
     X, _ = off_centre(2)
     y = np.round(X[:, 0] + np.where(np.arange(len(X)) < 2 * ROWS, 100.0, 150.0), 3)
@@ -359,9 +335,3 @@ def test_a_free_bias_is_certified_where_rows_are_solved_in_blocks(loss, tmp_path
     assert proven["relative_duality_gap"] <= 0.05
     assert proven["dual_objective"] <= known["primal_objective"]
     assert proven["primal_objective"] >= known["dual_objective"]
-
-
-@pytest.mark.parametrize("names", [{"rho": 0.0}, {"delta": 0.0, "stage": "1"}, {"faithful": True}])
-def test_a_free_bias_is_refused_where_nothing_could_bound_it(names):
-    with pytest.raises(SettingsError, match="intercept free"):
-        Settings(intercept="free", **names)

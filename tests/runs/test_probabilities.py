@@ -2,8 +2,6 @@
 further training can change them."""
 
 import itertools
-import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from streamtron.model.certainty import (
     certain,
     middle,
 )
-from streamtron.model.display import joint_certificate
 from streamtron.model.metrics import ProbabilityScores, binned
 from tests.helpers.models import make_model, refused
 from tests.helpers.processes import one_sentence, succeeded
@@ -299,17 +296,6 @@ def test_row_weights_count_in_any_cut_and_a_strange_class_has_the_probability_0(
     assert positive == pytest.approx(weights[y < 3].sum())
 
 
-def test_evaluate_prints_what_probabilities_are_worth_where_there_are_any(run, place):
-    _fit(place, "many", tol=0.01, model=place / "plain")
-    told = json.loads(run("evaluate", "plain", "many-train.svm", "--json").stdout)
-    text = run("evaluate", "plain", "many-train.svm").stdout
-    for words, name in (("log loss", "log_loss"), ("Brier score", "brier_score")):
-        assert re.search(rf"^{words} +{told[name]:.4g}$", text, re.M)
-    assert sum(tenth["weight"] for tenth in told["reliability"]) == 4 * told["weight"]
-    _fit(place, "many", "hinge", tol=0.01, model=place / "hinge")
-    assert "log loss" not in run("evaluate", "hinge", "many-train.svm").stdout
-
-
 LOOSE = {
     ("two", "squared_hinge"): 1e-2,
     ("multiclass", "squared_hinge"): 1e-2,
@@ -402,39 +388,13 @@ def test_offsets_that_do_not_belong_to_a_model_are_refused(place):
             model.but(offsets=offsets, certificate=certificate)
 
 
-def _proven(weights: Any, bias: Any, classes: Any, radius: float, **reading: Any) -> LinearModel:
-    """A model whose optimum lies within ``radius`` of its weights, but for rounding."""
-    one = {"primal_objective": 0.5, "dual_objective": 0.5 - radius**2 / 2.0}
-    one |= {"relative_duality_gap": 0.1, "rows_scanned": 1}
-    proven = one if np.ndim(weights) == 1 else joint_certificate([one] * len(classes))
-    return make_model(weights, bias, classes, settings={"rho": 1.0}, certificate=proven, **reading)
-
-
-def test_a_decision_is_certain_from_the_radius_times_the_length_of_the_row_on():
-    model = _proven((1.0, 0.0), 0.0, (-1.0, 1.0), radius=0.5)
-    lengths = np.array([3.0, 3.0, 3.0, 0.0]) ** 0.5  # with ρ = 1: 2, 2, 2, 1
-    rows = csr([((1, 1.001),), ((1, 0.999),), ((1, -1.001),), ()])  # counted from 1
-    least, most = OptimumBounds(model).decisions(rows, lengths**2)
-    assert most - least == pytest.approx([2.0, 2.0, 2.0, 1.0], rel=1e-12)
-    assert certain(model, least, most).tolist() == [True, False, True, False]
-
-
-def test_of_many_classes_the_highest_stays_above_all_and_of_several_none_may_change():
-    model = _proven(np.eye(3), np.zeros(3), (1.0, 2.0, 3.0), radius=0.5)
-    decisions = np.array([[0.0, 1.0 + 1e-9, -9.0], [0.0, 1.0 - 1e-9, -9.0], [-5.0, -9.0, -9.0]])
-    assert certain(model, decisions - 0.5, decisions + 0.5).tolist() == [True, False, True]
-    ties = np.array([[1.0, 1.0, -9.0]])
-    assert not certain(model, ties, ties).any()
-    model = _proven(np.eye(2), np.zeros(2), ("a", "b"), radius=0.5, multilabel=True)
-    decisions = np.array([[0.6, -0.6], [0.6, -0.4]])
-    assert certain(model, decisions - 0.5, decisions + 0.5).tolist() == [True, False]
-
-
-def test_nothing_is_certain_where_nothing_is_proven():
+def test_nothing_is_certain_where_nothing_is_proven_or_two_classes_are_equal():
     unproven = {"primal_objective": 1.0, "dual_objective": None, "relative_duality_gap": 1.0}
     model = make_model((1.0,), 0.0, settings={"rho": 0.0}, certificate=unproven)
     bounds = OptimumBounds(model).decisions(csr([((1, 1e9),), ()]), np.array([1e18, 0.0]))
     assert not certain(model, *bounds).any()
+    ties = np.array([[1.0, 1.0, -9.0]])
+    assert not certain(make_model(np.eye(3), np.zeros(3), ("a", "b", "c")), ties, ties).any()
 
 
 def test_predict_writes_what_is_certain_and_counts_it(run, place):

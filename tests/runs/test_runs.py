@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, nullcontext
@@ -27,10 +26,8 @@ from streamtron.runs.fit import run as fit
 from streamtron.runs.memory import plan_memory
 from streamtron.runs.report import Outcome
 from streamtron.runs.store import DATABASE
-from tests.helpers.processes import COMMAND, Process, here, one_sentence
+from tests.helpers.processes import Process, here, one_sentence
 from tests.helpers.runs import (
-    WAS_KILLED,
-    at_state,
     gap,
     kept,
     reached,
@@ -100,13 +97,6 @@ def fitted(place: Path, model: str, settings: Settings = SETTINGS, **more: Any) 
 
 def as_wanted(place: Path) -> bool:
     return kept(place, "model") == kept(place, "wanted")
-
-
-def flip(path: Path, at: int) -> None:
-    """One bit of the byte there."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << at % 8
-    path.write_bytes(data)
 
 
 def test_the_report_of_a_run_taken_up_counts_what_was_read_before(stopped):
@@ -181,27 +171,6 @@ def test_a_store_with_another_schema_or_value_is_refused_in_a_sentence(stopped, 
         database.executescript(STATEMENTS[what])
     with pytest.raises(DataError, match=r"(not the record of a run|other shards|not a manifest)"):
         fitted(stopped, "model", resume=True)
-
-
-def test_a_state_with_a_flipped_bit_or_that_is_none_is_refused_and_stays(stopped):
-    path = state_file(stopped / "model.run")
-    sound = path.read_bytes()
-    header = 8 + int.from_bytes(sound[:8], "little")
-    places = [*range(16), *range(16, header, 197), *range(header, len(sound), len(sound) // 60)]
-    none = [b"", b"{}", b"PK\x03\x04" * 9, b"\xff" * 7 + b"\x7f{}", (1 << 60).to_bytes(8, "little")]
-    opened = store.reading(stopped / "model.run")
-    for at in [*places, *none]:
-        path.write_bytes(sound if isinstance(at, int) else at)
-        if isinstance(at, int):
-            flip(path, at)
-        with pytest.raises(FileDamaged):
-            opened.state()
-    with pytest.raises(FileDamaged, match="not a streamtron state of a run"):
-        fitted(stopped, "model", resume=True)
-    assert path.exists()
-    path.write_bytes(sound)
-    fitted(stopped, "model", resume=True)
-    assert as_wanted(stopped)
 
 
 def test_a_run_that_is_not_there_begins_where_it_was_to_be_resumed_and_says_so(stopped, caplog):
@@ -305,20 +274,6 @@ def test_a_run_whose_settings_cannot_end_it_is_not_in_the_way_of_the_next_one(pl
     words = ["fit", "two", "--model", "model"]
     one_sentence(here(place, *words, "--class-weight", "7=2"), 2, "names the label '7'")
     assert here(place, *words).returncode == 0
-
-
-def test_a_run_in_use_is_refused_with_process_and_host_until_that_process_is_gone(place):
-    words = (*WORDS, "--model", "model", "--tol", "1e-9")
-    process = Process(COMMAND, *words, cwd=place)
-    assert reached(place, "model", process, at_state(1))
-    process.stop()
-    other = here(place, *words, "--resume")
-    assert other.returncode == 6
-    assert f"in use by process {process.pid} on {socket.gethostname()}. Wait" in other.stderr
-    process.kill()
-    assert process.end().returncode == WAS_KILLED
-    with locked(place / "model.run"):
-        assert store.reading(place / "model.run").state() is not None
 
 
 @pytest.mark.parametrize("there_now", [False, True], ids=["no file", "another file"])

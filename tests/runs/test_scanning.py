@@ -3,7 +3,6 @@ whose dual variables find their rows again by what the shards hold, or are refus
 
 import itertools
 import os
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -19,7 +18,7 @@ from liblinear import liblinearutil
 from scipy import sparse
 from sklearn.datasets import load_svmlight_files
 
-from streamtron import Certificate, LinearModel, Machine, Settings, certify, convert, fit, run
+from streamtron import Certificate, LinearModel, Machine, Settings, certify, fit, run
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
 from streamtron.core.rows import BLOCK_ROWS, row_bytes
@@ -156,35 +155,26 @@ class Case(NamedTuple):
 
 CASES = {
     "ours of many classes": Case("many", {"multiclass": True}, SMALL, 3),
-    "ours in Parquet": Case("two.parquet", {}, SMALL, 2),
     "LIBLINEAR's": Case("two", None, {"C": 1.0, **SMALL}, 3),
     "no upper bound looked for": Case("two", None, {"C": 1.0, **SMALL}, 0),
     "classes balanced": Case("two", None, {"C": 1.0, "class_weight": "balanced", **SMALL}, 2),
-    "rows with weights": Case("weighted", {"weights_in_label": True}, SMALL, 2),
     "too many rows for memory": Case("two", None, {"C": 1.0, **TOO_SMALL}, 5),
     "too many rows of some classes": Case("many", None, {"C": 1.0, **TOO_SMALL}, 4),
 }
-SLOW = ("no upper bound looked for", "rows with weights", "too many rows for memory")
+SLOW = ("no upper bound looked for", "too many rows for memory")
 
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shards of two classes, with weights and without, and of four, in text and in Parquet, and
-    LIBLINEAR's models."""
-    place, pick = tmp_path_factory.mktemp("corpora"), random.Random(0)
+    """Shards of two classes and of four, and LIBLINEAR's models."""
+    place = tmp_path_factory.mktemp("corpora")
     write_corpus(place / "two", rows=FEW, columns=COLUMNS, noise=0.1)
     write_corpus(place / "many", rows=FEW, columns=COLUMNS, classes=4)
-    convert(place / "two", place / "two.parquet", to="parquet", rows_per_shard=2001)
     for name in ("two", "many"):
         parts = load_svmlight_files([str(shard) for shard in sorted((place / name).iterdir())])
         X, y = sparse.vstack(parts[::2]), np.concatenate(parts[1::2])
         model = liblinearutil.train(y, X, "-s 2 -c 1 -B 1 -e 0.1 -q")
         liblinearutil.save_model(str(place / f"{name}.liblinear"), model)
-    (place / "weighted").mkdir()
-    for shard in (place / "two").iterdir():
-        lines = shard.read_text().splitlines(True)
-        rows = [line.replace(" ", f":{pick.choice(['0', '0.5', '3'])} ", 1) for line in lines]
-        (place / "weighted" / shard.name).write_text("".join(rows))
     return place
 
 

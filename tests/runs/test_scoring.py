@@ -167,16 +167,6 @@ def test_values_beyond_the_models_width_weigh_nothing_and_are_counted(tmp_path):
     assert evaluate(_model(), tmp_path / "wide").out_of_range == 2
 
 
-def test_a_prediction_that_fails_leaves_the_output_as_it_was(tmp_path):
-    (tmp_path / "rows").write_text("1 1:1\n" * 20_000 + "1 1:nonsense\n")
-    for name in ("out", "out.parquet"):
-        (tmp_path / name).write_text("precious")
-        with pytest.raises(DataError, match="line 20001"):
-            write_predictions(_model(), tmp_path / "rows", tmp_path / name)
-        assert (tmp_path / name).read_text() == "precious"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.parquet", "rows"]
-
-
 def test_a_row_weight_that_the_model_was_fitted_with_is_not_read_in_prediction(tmp_path, corpus):
     convert(corpus, tmp_path / "parquet", to="parquet")
     model = _model(reading={"index_base": 0, "weight": "importance"})
@@ -193,21 +183,6 @@ def test_the_larger_class_is_the_positive_one_whatever_comes_first_and_rows_have
         result = evaluate(model, tmp_path / "rows")
         assert (result.true_positives, result.true_negatives) == (3.0, 2.0)
         assert (result.weight, result.accuracy) == (6.0, 5.0 / 6.0)
-
-
-@pytest.mark.parametrize(
-    ("use", "text", "sentence"),
-    [
-        (evaluate, "1 1:1\n-1 1:1\n3 1:1\n", r"line 3: label 3\.0.*-1\.0 and 1\.0"),
-        (evaluate, "1 1:1\n1:1 2:1\n", "line 2"),
-        (lambda model, path: list(predict(model, path)), "1 0:1\n", "column 0"),
-    ],
-    ids=["an unknown label", "no label", "a column below the base"],
-)
-def test_rows_that_are_not_the_models_are_refused(use, text, sentence, tmp_path):
-    (tmp_path / "rows").write_text(text)
-    with pytest.raises(DataError, match=sentence):
-        use(_model(), tmp_path / "rows")
 
 
 @pytest.mark.parametrize("base", [0, 1])

@@ -97,15 +97,6 @@ def test_a_budget_may_be_filled_to_the_last_byte(less):
     assert fill(ActiveSet(budget), [*ROWS, *ROWS], list(range(8)), 0) == 8 - less
 
 
-def test_all_rows_of_the_data_are_held_as_they_are_and_never_copied():
-    rows = csr(ROWS)
-    sets = [ActiveSet.of(rows, targets_of(ROWS, 0)) for _ in range(2)]
-    for active in sets:
-        is_of(active, ROWS, list(range(4)))
-        for ours, theirs in zip(active.rows[:3], rows[:3], strict=True):
-            assert np.shares_memory(ours, theirs)
-
-
 MANY, LENGTH, COLUMNS = 200, 5, 40
 
 

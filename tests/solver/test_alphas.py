@@ -74,16 +74,6 @@ def test_a_change_meets_every_dual_variable_once():
     assert alphas.dense(500).tolist() == [2.0 * plain.get(k, 0.0) for k in range(500)]
 
 
-@pytest.mark.parametrize(
-    ("gaps", "values"),
-    [([1, 2], [1.0]), ([1], [0.0]), ([1], [np.nan]), ([1], [np.inf]), ([1, 0], [1.0, 1.0])],
-    ids=["one missing", "0", "no number", "infinity", "a row twice"],
-)
-def test_gaps_that_no_dual_variables_have_are_refused(gaps, values):
-    with pytest.raises(ValueError, match="no finite float32 other than 0"):
-        Alphas.of_gaps(np.array(gaps, dtype=np.uint32), np.array(values, dtype=np.float32))
-
-
 def test_dual_variables_are_rounded_to_the_nearest_float32_that_is_not_beyond_the_most():
     tenth, below = np.float32(0.1), np.nextafter(np.float32(0.1), np.float32(0.0))
     assert float(tenth) > 0.1 > float(below)

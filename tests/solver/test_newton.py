@@ -48,15 +48,6 @@ class Problem(NamedTuple):
         slacks = np.maximum(0.0, 1.0 - self.patterns @ v)
         return v - self.center - self.patterns.T @ (2.0 * self.cost * slacks)
 
-    def dual(self, alpha: Vector) -> float:
-        """Σ α_i (1 − y_i·v₀) − ½‖Σ α_i y_i‖² − Σ α_i² / (4 C_i), over rows with C_i > 0."""
-        paid = self.cost > 0.0
-        alpha, Y = alpha[paid], self.patterns[paid]
-        linear = alpha @ (1.0 - Y @ self.center)
-        return float(
-            linear - 0.5 * ((Y.T @ alpha) ** 2).sum() - (alpha**2 / (4.0 * self.cost[paid])).sum()
-        )
-
     def solved(
         self, precision: float = 1e-12, *, proven: bool = True, start: Vector | None = None
     ) -> tuple[Vector, Vector]:
@@ -98,17 +89,6 @@ problems = pytest.mark.parametrize(
     [problem(seed, **options) for seed, options in enumerate(PROBLEMS.values())],
     ids=PROBLEMS,
 )
-
-
-@problems
-@pytest.mark.parametrize("head", [hessian.HEAD, 1])
-def test_the_gradient_falls_to_rounding_where_the_objective_has_long_been_flat(
-    chosen, head, monkeypatch
-):
-    monkeypatch.setattr(hessian, "HEAD", head)  # of all columns, or of one
-    found, _ = chosen.solved(1e-24)
-    size = np.abs(chosen.patterns).T @ (2.0 * chosen.cost) + 1.0  # what its terms may come to
-    assert np.abs(chosen.gradient(found) / size).max() <= 1e-12
 
 
 def test_weights_that_are_0_for_good_are_so_from_the_start():
@@ -161,19 +141,6 @@ def test_a_part_sends_a_diagonal_whose_sum_over_parts_is_finite_however_large_va
     held = held_loss(csr([[(0, 1e25)]]), np.ones(1, np.int8), np.ones(1), 1.0).held
     terms = PartLoss(SQUARED_HINGE, held, 1.0).look(np.zeros(2), np.arange(0))
     assert np.isfinite(terms.diagonal + terms.diagonal).all()
-
-
-@problems
-@pytest.mark.parametrize("precision", [1e-1, 1e-3, 1e-6, 1e-9])
-def test_the_gap_of_the_slacks_is_at_most_the_precision_asked_for(chosen, precision):
-    found, margins = chosen.solved(precision)
-    assert margins == pytest.approx(chosen.patterns @ found, rel=1e-9, abs=1e-9)
-    primal = chosen.primal(found)
-    gap = primal - chosen.dual(2.0 * chosen.cost * np.maximum(0.0, 1.0 - margins))
-    assert gap <= precision * primal + 1e-12 * primal
-    half_square = 0.5 * float((chosen.gradient(found) ** 2).sum())
-    assert half_square <= precision * primal * (1 + 1e-6)
-    assert gap == pytest.approx(half_square, rel=1e-6, abs=1e-12 * primal)
 
 
 def test_a_rough_answer_stops_early_and_is_not_the_proven_one():

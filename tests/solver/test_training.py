@@ -12,7 +12,6 @@ from streamtron.solver.changes import begin_change
 from streamtron.solver.reading import problem_of
 from streamtron.solver.train import Group
 from tests.helpers import learners
-from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_data
 from tests.helpers.oracle import Row
 from tests.helpers.runs import begins
@@ -139,17 +138,6 @@ def test_after_every_reading_the_running_weights_are_those_that_the_dual_variabl
     train(source, [learner], settings, listen)
     assert len(errors) == learner.progress.readings > 1
     assert max(errors) < 1e-12
-
-
-@learners.plans
-@pytest.mark.parametrize("threads", slow_but([1, 4], 4))
-def test_candidates_trained_together_learn_what_they_learn_alone(plan, threads):
-    candidates = [Settings.from_dict({"C": C, "rho": rho, **plan}) for C, rho in ((0.1, 0), (5, 1))]
-    source = learners.data_of()
-    pupils = [learner_of(source, settings) for settings in candidates]
-    train(source, pupils, candidates[0], threads=threads)
-    alone = [trained(learners.data_of(), settings) for settings in candidates]
-    assert [*map(learners.bits, pupils)] == [*map(learners.bits, alone)]
 
 
 def test_rows_in_memory_are_held_once_for_all_learners_and_never_read():
