@@ -181,12 +181,17 @@ def _shard_table(shards: Sequence[Mapping[str, Any]]) -> text.Lines:
 def _plan(facts: Mapping[str, Any]) -> text.Lines:
     plan = facts["plan"]
     sizes = {**plan["items"], "memory needed": plan["total"], "limit": plan["limit"]}
+    sizes["memory if visits alone solve it"] = plan["total_of_visits"]
+    sizes["disk for the prepared data"] = plan["disk"]
     if plan["learners"] > 1:
         yield f"{plan['learners']:,} learners, {plan['learners_at_once']:,} at a time"
     yield from (f"{what:<34} {text.format_size(size):>10}" for what, size in sizes.items())
     fits = plan["total"] <= plan["limit"]
     smaller = " or a smaller --active-set" if plan["active_set"] else ""
     yield "it fits" if fits else f"it does NOT fit: give a larger --memory{smaller}"
+    seconds = {phase: plan[phase] for phase in ("preparing", "scanning", "solving")}
+    phases = ", ".join(f"{phase} {text.format_duration(each)}" for phase, each in seconds.items())
+    yield f"about {text.format_duration(sum(seconds.values()))} at C = 1: {phases}"
 
 
 def _table(facts: Mapping[str, Any]) -> text.Lines:

@@ -244,6 +244,17 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def format_duration(seconds: float) -> str:
+    """Format seconds in the unit that a person would use, with two digits.
+
+    >>> [format_duration(seconds) for seconds in (0.04, 12.3, 95, 7300)]
+    ['0.04 s', '12 s', '1.6 min', '2 h']
+    """
+    large = [(size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds >= 1.5 * size]
+    size, unit = large[0] if large else (1, "s")
+    return f"{float(f'{seconds / size:.2g}'):,g} {unit}"
+
+
 def parse_duration(text: str) -> float:
     """Parse a duration into seconds.
 

@@ -18,7 +18,7 @@ from pyarrow import types
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, SettingsError
-from streamtron.core.text import cells_of
+from streamtron.core.text import MANY, cells_of
 from streamtron.data.discover import ShardFile, find_shards
 from streamtron.data.formats.columns import ROLES
 from streamtron.data.formats.layouts import decoded, is_list, is_number, is_string, plain
@@ -137,7 +137,7 @@ def look_at(
         schema = reader.schema()
         times = Counter(schema.names)
         if not profiles:
-            once = [name for name in times if times[name] == 1][:MOST_COLUMNS]
+            once = [name for name in times if times[name] == 1]
             profiles = {name: ColumnProfile(name, schema.field(name).type) for name in once}
         names = [name for name in profiles if times[name] == 1]
         integers = [name for name in names if types.is_integer(schema.field(name).type)]
@@ -192,10 +192,13 @@ def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None =
     guessed = [guess for guess in guessed if guess["name"] not in away]
     made = [guess for guess in guessed if guess["becomes"] not in (None, "label", "weight")]
     specs = [f"{guess['name']}:{guess['becomes']}" for guess in made]
-    _log.warning("columns auto: %s", ",".join(specs) or "none")
-    for guess in guessed:
-        if guess["becomes"] is None:
-            _log.warning("columns auto leaves %s out: %s.", guess["name"], guess["reason"])
+    more = f",… {len(specs) - MANY:,} more" if len(specs) > MANY else ""
+    _log.warning("columns auto: %s%s", ",".join(specs[:MANY]) or "none", more)
+    left_out = [guess for guess in guessed if guess["becomes"] is None]
+    for guess in left_out[:MANY]:
+        _log.warning("columns auto leaves %s out: %s.", guess["name"], guess["reason"])
+    if len(left_out) > MANY:
+        _log.warning("columns auto leaves %d more out: see inspect.", len(left_out) - MANY)
     if not specs and settings.text is None:
         raise DataError(f"{paths[0]}: no column that --columns auto would make a feature of.")
     return settings.but(columns=tuple(specs) or None)

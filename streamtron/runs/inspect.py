@@ -31,6 +31,7 @@ from streamtron.model.linear_model import LinearModel
 from streamtron.runs import witness
 from streamtron.runs.explain import heaviest
 from streamtron.runs.finished_run import RUN_SUFFIX
+from streamtron.runs.forecast import forecast
 from streamtron.runs.inputs import reading_from_settings
 from streamtron.runs.learners import restore_finished
 from streamtron.runs.memory import DataSize, plan_memory
@@ -297,7 +298,7 @@ def describe_shards(paths: Sequence[str], settings: Settings, machine: Machine) 
         "targets": described,
         "unlabelled_rows": unlabelled,
         "shards": manifest.to_dict()["shards"],
-        "plan": plan.to_dict(),
+        "plan": plan.to_dict() | forecast(settings, size, files[0].format)._asdict(),
     }
 
 

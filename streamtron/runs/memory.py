@@ -78,6 +78,9 @@ CHUNKS_OF_A_PART = 80_000_000
 """The chunks in flight of a part that is read, and what text is parsed into."""
 
 
+NEWTON = "Newton's rows inside the margin", "Newton's head block"
+"""Items that a fit needs only if Newton's method solves some of its rows."""
+
 Needs = dict[str, int]
 """Item in memory → its bytes."""
 
@@ -146,7 +149,7 @@ def memory_needed(
     if classes > 1:
         margins += CLASS_BYTES * classes * (rows * rows_held // max(size.row_bytes, 1))
         outside = 0
-    newton, held = "Newton's rows inside the margin", int(GATHERED * rows_held) * solving + sums
+    newton, held = NEWTON[0], int(GATHERED * rows_held) * solving + sums
     if settings.ratio:
         newton, held = "the rows by columns", rows_held * solving
         outside = min(columns, SPARSE) + 1
@@ -159,7 +162,7 @@ def memory_needed(
         "active set": active,
         "solver's margins and slacks": margins * solving,
         newton: held,
-        "Newton's head block": head * solving,
+        NEWTON[1]: head * solving,
         "rows outside memory": 0 if holds_all else OUTSIDE_BYTES * outside**2 * learners,
         "chunks in flight": 0 if holds_all else 8 * min(3 * chunk, 2 * nonzeros),
     }
@@ -180,6 +183,11 @@ class Plan(NamedTuple):
         """Bytes of all that it needs."""
         return sum(self.needs.values())
 
+    @property
+    def total_of_visits(self) -> int:
+        """The same if visits alone solve all rows."""
+        return self.total - sum(self.needs.get(item, 0) for item in NEWTON)
+
     def check(self, settings: Settings) -> None:
         """Raise a MachineError, with the sum item by item and advice, if that does not fit."""
         if self.total > self.limit:
@@ -197,6 +205,7 @@ class Plan(NamedTuple):
             "learners_at_once": self.at_once,
             "items": self.needs,
             "total": self.total,
+            "total_of_visits": self.total_of_visits,
             "limit": self.limit,
         }
 

@@ -102,9 +102,26 @@ def test_two_rows_or_a_demo_are_fitted_in_little_memory_as_planned(two, tmp_path
     if rows:
         plan = plan_of(two, 600 * 10**6)
         assert peak <= plan["total"] <= plan["limit"]
+        assert plan["total_of_visits"] < 1.15 * peak, "visits alone solve it"
         assert plan["active_set"] == DEFAULT_ACTIVE_SET
     else:
         assert peak < 300e6
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("clicks", 50_000), ("text", 30_000), ("dense", 50)])
+def test_the_plan_says_how_large_the_prepared_data_will_be_and_that_more_rows_take_longer(
+    tmp_path, kind, columns
+):
+    plans = []
+    for rows in (4_000, 20_000):
+        shards = tmp_path / str(rows)
+        generate(str(shards), rows=rows, kind=kind, columns=columns, shards=1, seed=0)
+        plans.append(plan_of(shards, 10**10))
+    run(shards, Settings(), machine=Machine(cache_dir=str(tmp_path / "cache")))
+    prepared = sum(file.stat().st_size for file in (tmp_path / "cache").iterdir())
+    assert 0.8 < plans[1]["disk"] / prepared < 1.25
+    for phase in ("preparing", "scanning", "solving"):
+        assert 0.0 < 4.0 * plans[0][phase] < plans[1][phase]
 
 
 def test_a_run_of_two_rows_is_updated_where_it_was_fitted(two, tmp_path):
