@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,29 +25,22 @@ STOPPED = 4
 """Exit code: stopped before the tolerance was certified."""
 
 
+def workers_of(
+    *, workers: int | None, scheduler: str | None, memory: int | None, **_: Any
+) -> AbstractContextManager[Workers | None]:
+    """Connect to the workers that ``cluster_options`` ask for; None if they ask for none."""
+    if workers is None and scheduler is None:
+        return nullcontext()
+    from streamtron.cluster.connect import connect
+
+    return connect(workers, scheduler, machine=Machine(memory))
+
+
 @contextmanager
 def executor_of(**where: Any) -> Iterator[Executor]:
     """Give the workers that ``cluster_options`` ask for, or this process."""
     with workers_of(**where) as workers:
         yield workers or serial
-
-
-@contextmanager
-def workers_of(
-    *,
-    workers: int | None,
-    scheduler: str | None,
-    memory: int | None,
-    **_: Any,
-) -> Iterator[Workers | None]:
-    """Connect to the workers that ``cluster_options`` ask for; None if they ask for none."""
-    if workers is None and scheduler is None:
-        yield None
-        return
-    from streamtron.cluster.connect import connect
-
-    with connect(workers, scheduler, machine=Machine(memory)) as connected:
-        yield connected
 
 
 @contextmanager

@@ -24,6 +24,9 @@ from streamtron.core.text import (
 
 Report = Mapping[str, Any]
 
+MOST = 5
+"""Classes that did not meet the tolerance, at most, that a message names."""
+
 
 def certificate_lines(certificate: Report, *, many: bool = False) -> Lines:
     """Yield the objectives, the bounds on the margin of the squared hinge, and the gap; of many
@@ -193,20 +196,15 @@ def not_certified(report: Report, model: str) -> str:
         + "--stage auto, " * no_ascent
         + f"an --active-set above {format_size(settings['active_set'])}, " * (not in_readings)
     )
-    largest = "largest " * ("learners" in report)
+    which = largest = ""
+    if (learners := report.get("learners")) is not None:
+        failed, largest = [learner["label"] for learner in _failed(report)], "largest "
+        dots = ", …" if failed[MOST:] else ""
+        names = f"{', '.join(map(label_text, failed[:MOST]))}{dots}"
+        which = f"{len(failed):,} of {len(learners):,} classes ({names}) "
     return (
-        f"{_which(report)}{ended} before the tolerance was certified: the {largest}relative "
+        f"{which}{ended} before the tolerance was certified: the {largest}relative "
         f"duality gap is {up(_gap(report), 3)}, not {settings['tol']:g}. {model} holds the model "
         f"so far. What would help: {helps}{'or ' * bool(helps)}a --tol looser than "
         f"{settings['tol']:g}."
     )
-
-
-def _which(report: Report, most: int = 5) -> str:
-    """Return the names of the classes, if there are many, that did not meet the tolerance."""
-    if "learners" not in report:
-        return ""
-    failed = _failed(report)
-    names = ", ".join(label_text(learner["label"]) for learner in failed[:most])
-    dots = ", …" if failed[most:] else ""
-    return f"{len(failed):,} of {len(report['learners']):,} classes ({names}{dots}) "

@@ -38,7 +38,6 @@ from streamtron.data.labels import LabelTable, too_few
 from streamtron.data.manifest import (
     Manifest,
     ShardRecord,
-    changed,
     check_all_unchanged,
     check_duplicate,
     no_rows,
@@ -277,7 +276,10 @@ class Dataset(AbstractContextManager["Dataset"]):
                 earlier = first.setdefault(record.fingerprint, shard)
                 check_duplicate(earlier, shard, self._expected.allow_duplicate)
             if expected.get(record.name, record.fingerprint) != record.fingerprint:
-                raise changed(shard, "its contents differ from the first reading's")
+                raise DataError(
+                    f"{shard.name}: changed since the run began: its contents differ from the "
+                    "first reading's. Put it back as it was, or start over with --overwrite."
+                )
         if not self.rows and not self._expected.allow_empty:
             raise no_rows(self.shards, self.reading.share)
 

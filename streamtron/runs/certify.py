@@ -59,14 +59,7 @@ from streamtron.runs.parts import deal
 from streamtron.runs.report import deletions_of
 from streamtron.runs.witness import Witness, export
 from streamtron.solver.alphas import Alphas, split
-from streamtron.solver.learner import (
-    Learner,
-    Memory,
-    end_stage,
-    enter,
-    only_scanning,
-    set_weights,
-)
+from streamtron.solver.learner import Learner, Memory, end_stage, enter, only_scanning, set_weights
 from streamtron.solver.reading import problem_of as problem_of_learner
 from streamtron.solver.reading import show_chunk, solve_blocks, start_from_slacks
 from streamtron.solver.subproblem import Solve
@@ -115,24 +108,17 @@ class Proof:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; of many classes the joint certificate and ``learners``, a list of
         the proofs with their ``label``."""
+        certificate = self.certificate.to_dict()
+        known: dict[str, Any] = {"problem": dict(self.problem), "readings": self.readings}
         if self.classes:
             learners = [{"label": label, **proof.to_dict()} for label, proof in self.classes]
-            joint = joint_certificate([learner["certificate"] for learner in learners])
-            del joint["learners"]
-            joint["rows_excluded"] = self.rows_excluded
-            return {
-                "certificate": joint,
-                "problem": dict(self.problem),
-                "readings": self.readings,
-                "learners": learners,
-            }
-        return {
-            "certificate": {**self.certificate.to_dict(), "rows_excluded": self.rows_excluded},
-            "problem": dict(self.problem),
-            "readings": self.readings,
-            "decision_radius": self.decision_radius,
-            "distance": self.distance,
-        }
+            certificate = joint_certificate([learner["certificate"] for learner in learners])
+            del certificate["learners"]
+            known["learners"] = learners
+        else:
+            known |= {"decision_radius": self.decision_radius, "distance": self.distance}
+        certificate["rows_excluded"] = self.rows_excluded
+        return {"certificate": certificate, **known}
 
 
 def certify(
@@ -218,7 +204,6 @@ def certify(
         open_dataset(
             files,
             reading,
-            exact,
             machine,
             cache,
             expected=expected,
@@ -226,9 +211,9 @@ def certify(
             executor=executor if named else None,
         ) as data,
     ):
-        order = None if known is None else known.order_in(data.manifest)
+        order = None if known is None else known.order_of(data.manifest.shards)
         exact, at_once = _planned(exact, machine, data, model, known)
-        certificates, distances = list[Certificate](), list[float | None]()
+        certified = list[tuple[Certificate, float | None]]()
         outputs = len(model.classes) if problem.softmax else 1
         singles = ([direction] for direction in model.directions())
         problems = enumerate([[*model.directions()]] if problem.softmax else singles)
@@ -242,15 +227,18 @@ def certify(
             searches = readings if known is None else None
             certifier = _Certifier(data, learners, exact, listen, executor, searches)
             train_in_time(certifier, None)
-            certificates += certifier.proofs
-            if known is None:
-                distances += [None] * len(learners)
-            else:
-                frozen = [learner.frozen for learner in learners if learner.frozen]
-                distances += [weights.scan_sums.distance(weights.w) for weights in frozen]
+            for learner, certificate in zip(learners, certifier.proofs, strict=True):
+                apart = None
+                if known is not None and (scan := learner.frozen) is not None:
+                    apart = scan.scan_sums.distance(scan.w)
+                certified.append((certificate, apart))
             del certifier
             learners.clear()  # before the next ones are made
-        return _proof(model, problem, data, certificates, distances)
+    proofs = [_proof(certificate, apart, problem, data) for certificate, apart in certified]
+    if isinstance(model.bias, float) or problem.softmax:
+        return proofs[0]
+    widest = max(proofs, key=lambda proof: proof.certificate.relative_duality_gap)
+    return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
 
 
 def _planned(
@@ -310,24 +298,13 @@ def _learner(
 
 
 def _proof(
-    model: LinearModel,
-    problem: Settings,
-    data: Dataset,
-    certificates: Sequence[Certificate],
-    distances: Sequence[float | None],
+    certificate: Certificate, distance: float | None, problem: Settings, data: Dataset
 ) -> Proof:
+    radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
+    radius = math.inf if problem.free else radius  # nothing bounds the bias
     excluded = deletions.total(deletions_of(data.shards))
     solved = problem_of(problem.to_dict())
-    proofs = []
-    for certificate, distance in zip(certificates, distances, strict=True):
-        radius = theory.decision_radius(certificate.primal, certificate.dual, problem.ratio)
-        radius = math.inf if problem.free else radius  # nothing bounds the bias
-        proof = Proof(certificate, data.readings, radius, distance)
-        proofs.append(replace(proof, rows_excluded=excluded, problem=solved))
-    if isinstance(model.bias, float) or problem.softmax:
-        return proofs[0]
-    widest = max(proofs, key=lambda certificate: certificate.certificate.relative_duality_gap)
-    return replace(widest, classes=tuple(zip(model.classes, proofs, strict=True)))
+    return Proof(certificate, data.readings, radius, distance, excluded, solved)
 
 
 def _load(path: str | os.PathLike[str], accepted: bool, number: int) -> Witness:

@@ -11,8 +11,9 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,24 +42,12 @@ from streamtron.data.readers import rows_with
 from streamtron.data.storage import is_uri
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import check_as_read, locate, read_shards
-from streamtron.runs.inputs import (
-    Paths,
-    StrPath,
-    as_paths,
-    check_outputs,
-    expected_of,
-    reading_from_model,
-)
+from streamtron.runs.inputs import Paths, StrPath, as_paths, check_outputs, reading_from_model
 from streamtron.runs.job import Call, Fitting, prepared
-from streamtron.runs.learners import (
-    class_weights,
-    in_order,
-    number_of_learners,
-    restore_finished,
-)
+from streamtron.runs.learners import class_weights, in_order, number_of_learners, restored
 from streamtron.runs.parts import OpenParts, take_saved_alphas, with_parts
 from streamtron.runs.report import Outcome, certificate_of, deletions_of
-from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, is_run, no_run
+from streamtron.runs.store import CACHE, Absent, SavedState, Store, changing, there
 from streamtron.solver.alphas import Alphas, Pieces
 from streamtron.solver.changes import add_rows, begin_change
 from streamtron.solver.learner import Learner, renumber, replace_alphas
@@ -142,7 +131,7 @@ def update(
         files, mirrors = find_shards(paths), mirror or window is not None
         if window is not None:
             files = files[-whole(window, "window", least=1) :]
-        outcome = target.finish(*_updated(target, files, mirrors, again))
+        outcome = target.finish(_take_in(target, files, mirrors, again))
         gap, most = outcome.report["certificate"]["relative_duality_gap"], target.settings.tolerance
         if (1.0 - ROOM) * most < gap <= most:
             _log.warning(
@@ -228,49 +217,29 @@ def forget(
     call, inputs = Call.begin(machine, listen, open_parts), [] if rows is None else [str(rows)]
     with EditableRun.opened(run, call, report, inputs, tol=tol, max_epochs=max_epochs) as target:
         if key is not None:
-            removed, deleted = _rows_by_key(target, names, key, texts)
+            deleted = _rows_by_key(target, names, key, texts)
         elif rows is not None:
-            removed, deleted = _rows_by_list(target, str(rows))
+            deleted = _rows_by_list(target, str(rows))
         else:
-            removed, deleted = _whole_shards(target, names)
+            deleted = _whole_shards(target, names)
+        _check_left(target)
         facts: dict[str, Any] = {
             "forgotten": {name: number for name, number in deleted.items() if number},
             "not_in_run": [name for name, number in deleted.items() if number is None],
         }
-        return target.finish(_without(target, removed), facts)
+        return target.finish(facts)
 
 
-class RowChange(NamedTuple):
-    """The rows of a run from its change on: some come in, some go out.
-
-    ``kept`` : shards of the run that stay, with the rows that are left out now, and their records.
-    ``added`` : new shards, behind those. ``removed`` : rising numbers of the run's rows that go
-    out. ``absent`` : rows that are forgotten of shards that the run does not have then.
-    """
-
-    kept: Sequence[tuple[ShardFile, ShardRecord]]
-    added: Sequence[ShardFile]
-    removed: Rows
-    absent: Sequence[Absent]
-
-    @property
-    def shards(self) -> list[ShardFile]:
-        """All shards, in order."""
-        return [*(file for file, _ in self.kept), *self.added]
-
-    def remaining(self, alphas: Alphas) -> Pieces:
-        """Yield the α of the run's rows that stay, by their new numbers."""
-        for numbers, values in alphas.nonzero():
-            rows = numbers // alphas.width
-            stays = ~np.isin(rows, self.removed)
-            less = np.searchsorted(self.removed, rows[stays])
-            yield numbers[stays] - alphas.width * less, values[stays]
-
-
-class EditableRun(NamedTuple):
+@dataclass(eq=False)
+class EditableRun:
     """A run that has ended and is to be changed: its last state, its settings from the change on,
     the model, the path of the report, how its shards were read, and their files, in the order of
-    the manifest."""
+    the manifest.
+
+    ``files`` : what these files are from the change on, with the rows that are left out then, None
+    = the shard goes out. ``added`` : new shards, behind those. ``absent`` : fingerprint → the rows
+    that are forgotten of a shard that the run does not have then.
+    """
 
     call: Call
     store: Store
@@ -282,25 +251,21 @@ class EditableRun(NamedTuple):
     manifest: Manifest
     reading: ReaderConfig
     shards: list[ShardFile]
+    files: list[ShardFile | None]
+    absent: dict[str, Absent]
+    added: list[ShardFile] = field(default_factory=list)
 
     @classmethod
     @contextmanager
     def opened(
-        cls,
-        run: StrPath,
-        call: Call,
-        report: StrPath | None,
-        inputs: Sequence[str],
-        **changes: Any,
+        cls, run: StrPath, call: Call, report: StrPath | None, inputs: Sequence[str], **changes: Any
     ) -> Iterator[EditableRun]:
         """Open a run to change it, see ``store.changing``; ``changes`` of its settings, None = as
         they are. A DataError if there is no run, or it has not ended; a SettingsError if the report
         would replace a file that is written, or read as ``inputs`` are."""
         place, cache = locate(run, call.machine.run_dir), call.machine.cache_dir
-        directory = place.directory
-        if not is_run(directory):
-            raise no_run(directory)
-        how: Any = {"runs": [directory], "directories": {"run directory": directory}}
+        how: Any = {"runs": [there(place.directory)]}
+        how["directories"] = {"run directory": place.directory}
         written = check_outputs({"report": report}, [place.model, *inputs], cache=cache, **how)
         with nothing_empty(cache), changing(*place) as store:
             recorded, saved = Settings.from_dict(store.settings), store.state()
@@ -323,18 +288,57 @@ class EditableRun(NamedTuple):
             # text is prepared with the columns' numbers in the file, before the base is removed
             reading = replace(reading_from_model(model), index_base=settings.index_base)
             known = place.model, model, written["report"], manifest, reading, files
-            yield cls(call, store, saved, settings, *known)
-
-    @property
-    def certificates(self) -> list[dict[str, Any]]:
-        """Those of the model, of many classes one a class."""
-        certificate: Any = self.model.certificate or {}
-        return list(certificate.get("learners", [certificate]))
+            absent = {gone.fingerprint: gone for gone in store.absent}
+            yield cls(call, store, saved, settings, *known, [*files], absent)
 
     @property
     def kept(self) -> list[tuple[ShardFile, ShardRecord]]:
-        """The run's shards and their records."""
-        return [*zip(self.shards, self.manifest.shards, strict=True)]
+        """The shards of the run that stay, as they are from the change on, and their records."""
+        pairs = zip(self.files, self.manifest.shards, strict=True)
+        return [(file, record) for file, record in pairs if file is not None]
+
+    @cached_property
+    def removed(self) -> Rows:
+        """The rising numbers of the run's rows that go out."""
+        removed, files = [NO_ROWS], zip(self.shards, self.files, strict=True)
+        for (earlier, file), record in zip(files, self.manifest.shards, strict=True):
+            if file is None:
+                removed.append(record.row_numbers)
+                continue
+            rows = np.setdiff1d(_left_out(file), _left_out(earlier))
+            rows -= np.searchsorted(self.not_read(earlier, rows), rows)
+            removed.append(record.first_row + rows)
+        return np.concatenate(removed)
+
+    def remaining(self, alphas: Alphas) -> Pieces:
+        """Yield the α of the run's rows that stay, by their new numbers."""
+        for numbers, values in alphas.nonzero():
+            rows = numbers // alphas.width
+            stays = ~np.isin(rows, self.removed)
+            less = np.searchsorted(self.removed, rows[stays])
+            yield numbers[stays] - alphas.width * less, values[stays]
+
+    def not_read(self, file: ShardFile, rows: Rows) -> Rows:
+        """Return the rows of a file that the run does not read, up to the last of ``rows``: deleted
+        and held-out rows."""
+        share = self.reading.share
+        numbers = np.arange(rows.max(initial=-1) + 1 if share != ALL else 0)
+        return np.union1d(_left_out(file), numbers[~in_share(file.name, numbers, share)])
+
+    def leave_out(self, number: int, rows: Rows | None = None) -> int:
+        """Leave rows out of a shard, by their numbers in its file, None = all of it; return how
+        many of them would have been read."""
+        file, record = self.files[number], self.manifest.shards[number]
+        if file is None:
+            return 0
+        if rows is None:
+            self.files[number] = None
+            return record.rows
+        if len(new := np.setdiff1d(rows, self.not_read(file, rows))):
+            known = np.union1d(_left_out(file), new)
+            without = Deletions(record.path, record.fingerprint, known)
+            self.files[number] = file._replace(without=without)
+        return len(new)
 
     @property
     def cache_directory(self) -> str:
@@ -345,23 +349,27 @@ class EditableRun(NamedTuple):
         """Restore the run's learners with the settings of the change, in the ranks of the data; of
         several parts, their α are read from the parts' states when they are used."""
         saved, weights = self.saved, class_weights(settings, data)
-        learners = restore_finished(saved.state, settings, data.facts, saved.labels, weights)
+        learners = restored(saved, settings, data.facts, weights)
         recorded = Settings.from_dict(self.store.settings)
         if recorded.parts is not None:
             take_saved_alphas(self.store.parts, recorded, learners)
         saved.state.arrays.clear()  # the learners hold what they need of them
+        known: Any = self.model.certificate or {}
         proofs = [certificate_of(k) for k in in_order(learners, data.labels, settings)]
-        if _bounds(proofs) != _bounds(self.certificates):  # no two runs have one in common
+        # no two runs have a bound in common
+        if _bounds(proofs) != _bounds(known.get("learners", [known])):
             raise DataError(_NOT_ITS_OWN.format(self.store.path))
         places = data.places_of(saved.numbers)
         for learner in learners:
             renumber(learner, places, data.columns)
         return learners
 
-    def finish(self, rows: RowChange | None, facts: Mapping[str, Any]) -> Outcome:
-        """Train on with changed rows, here or on parts, from the weights and α of the run; write
-        the report with ``facts``, and commit. ``rows`` : None = as they were; no data is read."""
-        if rows is None:
+    def finish(self, facts: Mapping[str, Any]) -> Outcome:
+        """Train on with the changed rows, here or on parts, from the weights and α of the run;
+        write the report with ``facts``, and commit. Where nothing changes, no data is read."""
+        shards = [*(file for file, _ in self.kept), *self.added]
+        as_they_were = [file.path for file in shards] == [file.path for file in self.shards]
+        if as_they_were and not len(self.removed):
             read = {"readings": 0.0, "seconds": 0.0, "bytes_read": 0}
             report = {**(self.store.report or {}), **read, **facts}
             outcome = Outcome(self.model, report, (), self.manifest, deletions_of(self.shards))
@@ -369,27 +377,25 @@ class EditableRun(NamedTuple):
             return outcome
 
         def decide(settings: Settings, data: Dataset) -> Settings:
-            workers = bool(rows.added) and self.call.open_parts is not None
+            workers = bool(self.added) and self.call.open_parts is not None
             return with_parts(settings, data.shards, workers=workers, before=len(self.shards))
 
-        check_as_read(rows.shards, str(self.store.path))
-        expected = expected_of(self.settings, self.saved.labels)
-        expected.fingerprints.update((file.name, record.fingerprint) for file, record in rows.kept)
-        how = rows.shards, self.reading, expected, [self.settings], self.cache_directory, decide
-        with prepared(self.call, *how) as fitting:
+        check_as_read(shards, str(self.store.path))
+        seen = {file.name: record.fingerprint for file, record in self.kept}
+        how = [self.settings], self.cache_directory, decide, self.saved.labels, seen
+        with prepared(self.call, self.store, shards, self.reading, *how) as fitting:
             data, parts = fitting.data, None
-            _check_rows(rows, data, self)
-            fitting.check_room(self.store)
+            _check_rows(self, data)
             learners = self.restore(data, fitting.settings)
             if fitting.settings.parts is None:
-                _train_here(self, rows, fitting, learners)
+                _train_here(self, fitting, learners)
             else:
                 parts = self.store.new_parts()
                 for learner in learners:
                     begin_change(learner, only_more=False)
-                    if len(rows.removed):
+                    if len(self.removed):
                         learner.best.discard()  # no scan is to certify what the rows have made
-                staying = [rows.remaining(learner.alphas) for learner in learners]
+                staying = [self.remaining(learner.alphas) for learner in learners]
                 learners = fitting.train_on_parts(learners, parts, staying)
             reading, base = data.reading, self.model.index_base  # whichever columns are left
             data.reading = replace(reading, index_base=base)  # type: ignore[arg-type]
@@ -397,31 +403,29 @@ class EditableRun(NamedTuple):
             # the run itself does not keep the facts, which may name what was forgotten
             told = replace(outcome, report={**outcome.report, **facts})
             told.write(self.report)  # a committed change has its report
-            if len(rows.removed):
+            if len(self.removed):
                 _drop_stale(self, data, reading)
-            changed: Any = {"shards": data.shards, "state": fitting.last, "parts": parts}
-            fitting.commit(self.store, self.model_path, outcome, rows.absent, **changed)
+            state = [*self.absent.values()], fitting.last, parts
+            fitting.commit(self.store, self.model_path, outcome, *state)
         if self.model.calibration is not None:
             _log.warning("The model has lost its probabilities: give it new ones with calibrate.")
         return told
 
 
-def _train_here(
-    target: EditableRun, rows: RowChange, fitting: Fitting, learners: Sequence[Learner]
-) -> None:
+def _train_here(target: EditableRun, fitting: Fitting, learners: Sequence[Learner]) -> None:
     """Train the learners on; few new rows, where no others go out, alone at first."""
-    data, settings, old = fitting.data, fitting.settings, len(rows.kept)
-    size = 0 if len(rows.removed) else sum(shard.size for shard in data.shards[old:])
+    data, settings, removes = fitting.data, fitting.settings, bool(len(target.removed))
+    size = 0 if removes else sum(shard.size for shard in target.added)
     few = 0 < size <= FEW * target.manifest.bytes
     only_more = few and settings.class_weight != "balanced"
-    with data.part(old, len(data.shards)) if few else nullcontext() as new:
+    with data.part(len(target.kept), len(data.shards)) if few else nullcontext() as new:
 
         def begin(group: Sequence[Learner]) -> None:
             for learner in group:
                 begin_change(learner, only_more=only_more)
-                if len(rows.removed):
+                if removes:
                     alphas = learner.alphas
-                    replace_alphas(learner, Alphas.of(rows.remaining(alphas), alphas.width))
+                    replace_alphas(learner, Alphas.of(target.remaining(alphas), alphas.width))
             if new is not None:
                 add_rows(new, group, settings, target.manifest.rows, target.call.listen)
             if any(learner.finished is None for learner in group):
@@ -433,15 +437,15 @@ def _train_here(
             fitting.bytes_read = new.bytes_read
 
 
-def _check_rows(rows: RowChange, data: Dataset, target: EditableRun) -> None:
+def _check_rows(target: EditableRun, data: Dataset) -> None:
     """Raise a DataError if shards that come in have a column below the model's base, or, where rows
     go out, no row that stays has one of the labels."""
-    if rows.added and target.model.index_base == 1 and data.index_base == 0:
+    if target.added and target.model.index_base == 1 and data.index_base == 0:
         raise DataError(
             f"{data.shards[-1].name} or a shard added with it has a column 0, and the run's "
             "columns are numbered from 1. Number them alike, or fit anew with --index-base 0."
         )
-    if len(rows.removed) and (unseen := data.unseen_labels):
+    if len(target.removed) and (unseen := data.unseen_labels):
         known = f"the label {unseen[0]}, which the model has"
         raise DataError(
             f"no remaining row has {'a weight above 0' if data.reading.numbers else known}. "
@@ -470,38 +474,34 @@ _NOT_ITS_OWN = "{}: the state is not the model's. Put the run's own model back, 
 # rows that come in
 
 
-def _updated(
+def _take_in(
     target: EditableRun, files: Sequence[ShardFile], mirrors: bool, again: bool
-) -> tuple[RowChange | None, dict[str, Any]]:
+) -> dict[str, Any]:
     """Add the shards that the run does not have; where it ``mirrors`` them, keep of its own those
     that are given, wherever they are now, and take all others out. ``again`` : all rows of shards
-    that were forgotten count again. Return the change, None = there is none, and the report's facts
-    of it."""
-    records, given, stay = target.manifest.shards, list[Known](), list[str]()
-    absent = {known.fingerprint: known for known in target.store.absent}
+    that were forgotten count again. Return the report's facts."""
+    records, given, forgotten = target.manifest.shards, list[Known](), list[str]()
+    absent, gone = target.absent, list[ShardRecord]()
     for shard, fingerprint in _identified(files, target):
         if again:
             absent.pop(fingerprint, None)
         if (known := absent.get(fingerprint)) is not None and known.rows is None:
-            stay.append(shard.name)
+            forgotten.append(shard.name)
         else:
             given.append((shard, fingerprint))
     at = _matched(given, target, moved=mirrors or not target.settings.allow_duplicate)
-    kept, gone = target.kept, list[ShardRecord]()
-    if mirrors:
-        kept = []
-        for number, (file, record) in enumerate(target.kept):
-            if number in at:
-                without = file.without and replace(file.without, path=at[number].path)
-                kept.append((at[number]._replace(without=without), record))
-                continue
+    for number, (file, record) in enumerate(target.kept if mirrors else ()):
+        without = file.without
+        if (moved := at.get(number)) is None:
             gone.append(record)
-            if file.without is not None:
-                rows = file.without.rows
-                absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, rows)
-    matched, names = {shard.path for shard in at.values()}, {file.name for file, _ in kept}
-    added, already = list[ShardFile](), [s.name for s, _ in given if s.path in matched]
-    twins = {record.fingerprint: file for file, record in reversed(kept)}
+            if without is not None:
+                absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, without.rows)
+        elif without is not None:
+            moved = moved._replace(without=replace(without, path=moved.path))
+        target.files[number] = moved
+    matched, names = {shard.path for shard in at.values()}, {file.name for file, _ in target.kept}
+    already = [shard.name for shard, _ in given if shard.path in matched]
+    twins = {record.fingerprint: file for file, record in reversed(target.kept)}
     paths = {record.path for record in records}
     for shard, fingerprint in given:
         if shard.path in matched:
@@ -526,21 +526,16 @@ def _updated(
         if known is not None and known.rows is not None:
             without = Deletions(shard.path, known.fingerprint, known.rows)
             shard = shard._replace(without=without)
-        added.append(shard)
-    if not kept and not added:
+        target.added.append(shard)
+    if not target.kept and not target.added:
         raise DataError(
             f"{target.store.path}: all the shards given were forgotten, and nothing would be left. "
             "Take them in with --again, or remove the model and its run directory."
         )
-    facts: dict[str, Any] = {"stays_forgotten": stay, "already_in_run": already}
-    if mirrors:
-        facts["added"] = [shard.name for shard in added]
-        facts["forgotten"] = {record.name: record.rows for record in gone}
-        del facts["already_in_run"]
-    if not added and [file.path for file, _ in kept] == [file.path for file in target.shards]:
-        return None, facts
-    removed = np.concatenate([NO_ROWS, *(record.row_numbers for record in gone)])
-    return RowChange(kept, added, removed, [*absent.values()]), facts
+    if not mirrors:
+        return {"stays_forgotten": forgotten, "already_in_run": already}
+    changes = {"forgotten": {record.name: record.rows for record in gone}}
+    return {"stays_forgotten": forgotten, "added": [s.name for s in target.added], **changes}
 
 
 Known = tuple[ShardFile, str]
@@ -586,98 +581,76 @@ def _matched(given: Sequence[Known], target: EditableRun, *, moved: bool) -> dic
 
 # rows that go out
 
-Exclusions = tuple[Mapping[int, Rows | None], dict[str, int | None]]
-"""Number of a shard → rising numbers of the rows that are deleted from its file, None = all; name
-in the call → its rows that are deleted, each counted where it is named first, None if the run does
-not have it."""
+Deleted = dict[str, int | None]
+"""Name in the call → its rows that are deleted, each counted where it is named first, None if the
+run does not have it."""
 
 
-def _without(target: EditableRun, removed: Mapping[int, Rows | None]) -> RowChange | None:
-    """Return the rows of the run without the removed ones; None if there are none."""
-    if all(rows is not None and not len(rows) for rows in removed.values()):
-        return None
-    kept, gone, left = list[tuple[ShardFile, ShardRecord]](), list[Rows](), 0
-    for number, (file, record) in enumerate(target.kept):
-        if (rows := removed.get(number, NO_ROWS)) is None:
-            gone.append(record.row_numbers)
-            continue
-        gone.append(record.first_row + rows - np.searchsorted(_not_read(target, file, rows), rows))
-        left += record.rows - len(rows)
-        if len(rows):
-            known = np.union1d(_left_out(file), rows)
-            file = file._replace(without=Deletions(record.path, record.fingerprint, known))
-        kept.append((file, record))
-    if not left:
+def _check_left(target: EditableRun) -> None:
+    """Note which shards the run has no more; raise a DataError if it would have no row."""
+    if len(target.removed) == target.manifest.rows:
         raise DataError(
             f"{target.store.path}: these are all rows of the run, and nothing would be left. "
             "Remove the model and its run directory."
         )
-    left_over = {record.fingerprint for _, record in kept}
-    absent = {known.fingerprint: known for known in target.store.absent}
+    left_over = {record.fingerprint for _, record in target.kept}
     for record in target.manifest.shards:
         if record.fingerprint not in left_over:
-            absent[record.fingerprint] = Absent(record.fingerprint, record.bytes, None)
-    return RowChange(kept, (), np.concatenate(gone), [*absent.values()])
+            gone = Absent(record.fingerprint, record.bytes, None)
+            target.absent[record.fingerprint] = gone
 
 
-def _whole_shards(target: EditableRun, names: Sequence[str]) -> Exclusions:
-    records = target.manifest.shards
-    removed, deleted = dict[int, None](), dict[str, int | None]()
-    for name, numbers in _numbers(target, names).items():
-        new = numbers - removed.keys()
-        removed |= dict.fromkeys(new)
-        deleted[name] = sum(records[number].rows for number in new) if numbers else None
-    return removed, deleted
+def _whole_shards(target: EditableRun, names: Sequence[str]) -> Deleted:
+    return {
+        name: sum(map(target.leave_out, numbers)) if numbers else None
+        for name, numbers in _numbers(target, names).items()
+    }
 
 
 def _rows_by_key(
     target: EditableRun, names: Sequence[str], column: str, values: Sequence[str]
-) -> Exclusions:
+) -> Deleted:
     """Delete rows by a column's values, in the named shards; if none is named, in all."""
     numbers_of = _numbers(target, names)
     places = set[int]().union(*numbers_of.values()) if names else {*range(len(target.shards))}
-    hits, counts = dict[int, Rows](), np.zeros(len(values), np.int64)
-    occurs = np.zeros(len(values), bool)
+    counts, occurs = np.zeros(len(values), np.int64), np.zeros(len(values), bool)
     for number in sorted(_with_duplicates(target, places)):
         shard = target.shards[number]
         rows, which, equal_to = rows_with(shard, column, values)
-        new = ~np.isin(rows, _not_read(target, shard, rows))
-        hits[number] = rows[new]
+        new = ~np.isin(rows, target.not_read(shard, rows))
+        target.leave_out(number, rows[new])
         counts_here = np.bincount(which[new], minlength=len(values))
         counts += counts_here
         occurs |= counts_here[equal_to] > 0
-    deleted: dict[str, int | None] = {name: None for name in names if not numbers_of[name]}
+    deleted: Deleted = {name: None for name in names if not numbers_of[name]}
     if places:
         for value, count, known in zip(values, counts.tolist(), occurs, strict=True):
             deleted[f"{column} = {value}"] = count if known else None
-    return hits, deleted
+    return deleted
 
 
-def _rows_by_list(target: EditableRun, path: str) -> Exclusions:
+def _rows_by_list(target: EditableRun, path: str) -> Deleted:
     """Delete the rows that a CSV file lists; it may list rows that were deleted before."""
     listed = listed_rows(path)
     if not listed:
         raise DataError(f"{path}: no row in it. List rows below the line shard,row.")
     numbers_of, records = _numbers(target, listed, below=False), target.manifest.shards
-    hits = dict[int, Rows]()
-    deleted: dict[str, int | None] = dict.fromkeys(listed)
+    deleted: Deleted = dict.fromkeys(listed)
     for name, rows in listed.items():
         not_in_run, last = rows, rows.max()
         for number in _with_duplicates(target, numbers_of[name]):
-            left_out, read = _not_read(target, target.shards[number], rows), records[number].rows
+            left_out, read = target.not_read(target.shards[number], rows), records[number].rows
             if last + 1 - np.searchsorted(left_out, last, side="right") > read:
                 total = f"{read + len(left_out)}" if target.reading.share == ALL else "fewer"
                 raise DataError(
                     f"{path}: row {last} of {name}, which has {total} rows, from 0 on. Check the "
                     "list."
                 )
-            hit = hits.get(number, NO_ROWS)
-            hits[number] = np.union1d(hit, np.setdiff1d(rows, left_out))
-            deleted[name] = (deleted[name] or 0) + len(hits[number]) - len(hit)
+            deleted[name] = (deleted[name] or 0) + target.leave_out(number, rows)
             not_in_run = np.intersect1d(not_in_run, left_out)
         if deleted[name] is not None and len(not_in_run):
             deleted[f"{len(not_in_run):,} row(s) of {name}"] = None
-    return hits, deleted
+    return deleted
 
 
 def _numbers(
@@ -698,14 +671,6 @@ def _numbers(
 
 def _left_out(file: ShardFile) -> Rows:
     return NO_ROWS if file.without is None else file.without.rows
-
-
-def _not_read(target: EditableRun, file: ShardFile, rows: Rows) -> Rows:
-    """Return the rows of a file that the run does not read, up to the last of ``rows``: deleted and
-    held-out rows."""
-    share = target.reading.share
-    numbers = np.arange(rows.max(initial=-1) + 1 if share != ALL else 0)
-    return np.union1d(_left_out(file), numbers[~in_share(file.name, numbers, share)])
 
 
 def _with_duplicates(target: EditableRun, numbers: set[int]) -> set[int]:

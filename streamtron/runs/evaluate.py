@@ -28,14 +28,8 @@ from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes, labels_of, matrix_of
 from streamtron.runs.finished_run import check_as_read, read_shards, run_of
-from streamtron.runs.inputs import (
-    Paths,
-    as_model,
-    as_paths,
-    reading_to_score,
-    with_labels_of,
-)
-from streamtron.runs.store import manifest_of
+from streamtron.runs.inputs import Paths, as_model, as_paths, reading_to_score, with_labels_of
+from streamtron.runs.store import reading as open_to_read
 
 
 def evaluate(
@@ -68,7 +62,15 @@ def evaluate(
     MachineError
     """
     if shards is None:
-        loaded, files, share = held_out_rows(model)
+        path, store = run_of(model)
+        loaded, (_, files) = as_model(path), read_shards(store)
+        check_as_read(files, str(store.path))
+        share = 0.0, loaded.settings.get("held_out") or 0.0
+        if not share[1]:
+            raise SettingsError(
+                "no shards are given, and the fit held no rows out. Name shards to measure on, or "
+                "fit with --valid 20%."
+            )
     else:
         loaded, files = with_labels_of(as_model(model), shards), find_shards(as_paths(shards))
     evaluator = Evaluator(loaded, ranking, whole(worst, "worst"))
@@ -77,26 +79,8 @@ def evaluate(
     return evaluator.evaluation()
 
 
-def held_out_rows(
-    model: LinearModel | str | os.PathLike[str],
-) -> tuple[LinearModel, list[ShardFile], tuple[float, float]]:
-    """Return a model, the shards of its run, and the share of their rows that its fit held out."""
-    path, store = run_of(model)
-    loaded, (_, files) = as_model(path), read_shards(store)
-    check_as_read(files, str(store.path))
-    if not (share := loaded.settings.get("held_out")):
-        raise SettingsError(
-            "no shards are given, and the fit held no rows out. Name shards to measure on, or fit "
-            "with --valid 20%."
-        )
-    return loaded, files, (0.0, share)
-
-
 def evaluate_many(
-    models: Sequence[LinearModel],
-    shards: Paths,
-    *,
-    share: tuple[float, float] = ALL,
+    models: Sequence[LinearModel], shards: Paths, *, share: tuple[float, float] = ALL
 ) -> list[Evaluation]:
     """Evaluate several models, of the same classes and reader's contract, on one reading of the
     shards; see ``evaluate``. The accuracy of the optimum is bounded, too, for models of two classes
@@ -125,11 +109,11 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
 def trained_on(directory: str | os.PathLike[str], shards: Paths) -> list[ShardRecord]:
     """Return the shards of a run that are among others, byte for byte; [] where there is no run."""
     with suppress(DataError):
-        if (manifest := manifest_of(directory)) is not None:
-            sizes = {record.bytes for record in manifest.shards}
-            alike = [file for file in find_shards(as_paths(shards)) if file.size in sizes]
-            prints = {fingerprint(file.path, file.name) for file in alike}
-            return [record for record in manifest.shards if record.fingerprint in prints]
+        records = open_to_read(directory).manifest.shards
+        sizes = {record.bytes for record in records}
+        alike = [file for file in find_shards(as_paths(shards)) if file.size in sizes]
+        prints = {fingerprint(file.path, file.name) for file in alike}
+        return [record for record in records if record.fingerprint in prints]
     return []
 
 

@@ -32,7 +32,6 @@ from streamtron.runs.inputs import (
     as_shards,
     cache_directory,
     check_outputs_of_fit,
-    expected_of,
     reading_from_model,
     reading_from_settings,
     settings_from,
@@ -238,18 +237,11 @@ def opened(
             seen = {} if old.report is None else old.manifest.fingerprints
             seen |= {} if saved is None else saved.seen
         reading, counted = with_transformer(wanted, reading, first)  # bytes, to tell the features
-        expected = expected_of(first, (saved and saved.labels) or classes)
         workers = call.open_parts is not None
         decide = partial(_decided, recorded=recorded, classes=classes, workers=workers)
-        how = wanted, reading, expected, candidates, cache, decide
-        fitting = stack.enter_context(prepared(call, *how))
+        how = candidates, cache, decide, (saved and saved.labels) or classes, seen
+        fitting = stack.enter_context(prepared(call, store, wanted, reading, *how))
         fitting.readings, fitting.bytes_read = float(counted > 0), counted
-        for name, fingerprint in fitting.data.manifest.fingerprints.items():
-            if seen.get(name, fingerprint) != fingerprint:
-                raise DataError(
-                    f"{name}: changed since the run began, whose last state is of the rows that it "
-                    "had. Put it back as it was, or start over with --overwrite."
-                )
         if store is not None:
             settings = fitting.settings
             digest = transformer_digest(settings, fitting.data.reading)
@@ -302,9 +294,9 @@ def _opened_store(place: Place, names: Sequence[str]) -> Iterator[Store]:
         try:
             yield store
         except (StreamtronError, signals.Signalled) as error:
-            if isinstance(error, signals.Signalled) and store.has_state:
+            if isinstance(error, signals.Signalled) and store.state_file:
                 error.run = os.fspath(directory)
-            elif store.exists and not goes_on and not store.has_state:
+            elif store.exists and not goes_on and not store.state_file:
                 store.remove()  # nothing to resume
             if not store.exists and not there:
                 (directory / LOCK).unlink(missing_ok=True)

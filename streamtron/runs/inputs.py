@@ -16,13 +16,7 @@ from streamtron.core.errors import MachineError, SettingsError, StreamtronError
 from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.executor import Executor
 from streamtron.core.feature_names import Hashing
-from streamtron.core.files import (
-    absolute,
-    as_path,
-    is_stream,
-    nothing_empty,
-    scratch_directory,
-)
+from streamtron.core.files import absolute, as_path, is_stream, nothing_empty, scratch_directory
 from streamtron.core.rows import Label
 from streamtron.core.sealed import is_sealed
 from streamtron.data import (
@@ -36,13 +30,13 @@ from streamtron.data import (
     open_reader,
     resolve_reading,
 )
-from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.reader_config import ALL
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.finished_run import RUN_SUFFIX, run_directory
-from streamtron.runs.store import CACHE, is_run, manifest_of
+from streamtron.runs.store import CACHE, is_run
+from streamtron.runs.store import reading as open_to_read
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -201,7 +195,6 @@ def with_places(model: LinearModel, settings: Settings) -> LinearModel:
 def open_dataset(
     shards: Sequence[ShardFile],
     reading: ReaderConfig,
-    settings: Settings,
     machine: Machine,
     cache: str,
     *,
@@ -218,18 +211,6 @@ def open_dataset(
 
     how = Preparing(cache, machine.thread_count, executor, tell)
     return Dataset.prepare(shards, reading, how, expected)
-
-
-def expected_of(settings: Settings, classes: Sequence[Label] | None = None) -> Expected:
-    """Return what the shards of a fit with these settings must be; ``classes`` : the only labels
-    there may be."""
-    least = 2 - (settings.multilabel or settings.regression)
-    return Expected(
-        most_labels=None if settings.many_labels else MOST_NUMBERS,
-        classes=classes,
-        least_labels=0 if classes is not None else least,
-        allow_duplicate=settings.allow_duplicate,
-    )
 
 
 @contextmanager
@@ -311,8 +292,7 @@ def _read_with(inputs: Iterable[StrPath | None], runs: Iterable[StrPath]) -> Ite
         if not os.path.isdir(model := directory.removesuffix(RUN_SUFFIX)):
             yield model
         with suppress(StreamtronError):  # the command reads the run, and says why it cannot
-            manifest = manifest_of(directory)
-            yield from (shard.path for shard in manifest.shards) if manifest else ()
+            yield from (shard.path for shard in open_to_read(directory).manifest.shards)
 
 
 def check_outputs_of_fit(

@@ -15,7 +15,7 @@ from streamtron.core.config import Machine, Settings
 from streamtron.core.errors import SettingsError, StreamtronError
 from streamtron.core.files import lock_holder, reading_from
 from streamtron.core.moments import Moments
-from streamtron.core.rows import NO_FACTS, without_label
+from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
 from streamtron.data import Manifest, ShardRecord, ShardRows, deletions, find_shards
@@ -33,7 +33,7 @@ from streamtron.runs.explain import heaviest
 from streamtron.runs.finished_run import RUN_SUFFIX
 from streamtron.runs.forecast import forecast
 from streamtron.runs.inputs import reading_from_settings
-from streamtron.runs.learners import restore_finished
+from streamtron.runs.learners import restored
 from streamtron.runs.memory import DataSize, plan_memory
 from streamtron.runs.store import CACHE, Store, is_run
 from streamtron.runs.store import reading as open_to_read
@@ -208,8 +208,7 @@ def _progress(store: Store) -> dict[str, Any] | None:
     try:
         if (saved := store.state()) is None:
             return None
-        settings = Settings.from_dict(store.settings)
-        learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
+        learners = restored(saved, Settings.from_dict(store.settings))
     except StreamtronError as error:  # damaged, of another version, or replaced meanwhile
         _log.warning("%s", error)
         return {"finished": None}

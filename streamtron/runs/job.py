@@ -9,7 +9,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +22,10 @@ from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.executor import Parts, PartsLost, Scans, Work
 from streamtron.core.files import check_room, scratch_directory
 from streamtron.core.kinds import Range, checked
+from streamtron.core.rows import Label
 from streamtron.core.threads import open_threads
 from streamtron.data import Dataset, Expected, ReaderConfig, ShardFile
+from streamtron.data.labels import MOST_NUMBERS
 from streamtron.data.sample import transformer_digest
 from streamtron.runs.inputs import open_dataset
 from streamtron.runs.learners import (
@@ -35,13 +37,7 @@ from streamtron.runs.learners import (
     train_in_time,
 )
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
-from streamtron.runs.parts import (
-    OpenParts,
-    open_here,
-    plan_parts,
-    take_saved_alphas,
-    write_states,
-)
+from streamtron.runs.parts import OpenParts, open_here, plan_parts, take_saved_alphas, write_states
 from streamtron.runs.report import Outcome, build_outcome
 from streamtron.runs.store import Absent, SavedState, Store
 from streamtron.solver.alphas import Alphas, Pieces
@@ -123,18 +119,6 @@ class Fitting:
         """Seconds since the run began, without interruptions."""
         return self.earlier + self.call.seconds
 
-    def check_room(self, store: Store) -> None:
-        """Raise a MachineError if the disk of a run has no room for two states: the next one is
-        written before the last one goes."""
-        data = self.data
-        classes = len(data.labels) if self.settings.softmax else 1
-        learners = len(self.candidates) * number_of_learners(self.settings, len(data.labels))
-        learners *= classes
-        size = learners * (STATE_ROW * data.rows + STATE_COLUMN * data.columns)
-        what = f"{store.path}: its states, of {data.rows:,} rows and {data.columns:,} columns, need"
-        needed = max(0, 2 * size - store.state_bytes)
-        check_room(os.fspath(store.path), needed, what, "Or begin the run elsewhere: --run-dir.")
-
     def save(self, state: Callable[[], State]) -> None:
         """Save the state after a reading in the run's store; TimeIsUp: it is the last one."""
         if self.store is not None:
@@ -158,8 +142,6 @@ class Fitting:
         if self.state is not None:
             new = iter(learners)
             learners = self.state.learners(lambda _: next(new))
-        if self.store is not None:
-            self.check_room(self.store)
         if self.settings.parts is None:
             self.train_here(learners)
         elif self.store is not None:
@@ -179,26 +161,15 @@ class Fitting:
                 self.data.load()
 
     def train_here(
-        self,
-        learners: Sequence[Learner],
-        begin: Callable[[Sequence[Learner]], None] | None = None,
+        self, learners: Sequence[Learner], begin: Callable[[Sequence[Learner]], None] | None = None
     ) -> None:
         """Train learners in this process. ``begin`` : begins a change of a run's rows with the
         learners of each group; None = all rows are read into memory at once, if they fit."""
-        call = self.call
+        machine, listen = self.call.machine, self.call.listen
         if begin is None:
             self.hold_rows()
-        train_in_groups(
-            self.data,
-            learners,
-            self.settings,
-            call.machine,
-            call.listen,
-            self,
-            at_once=self.at_once,
-            state=self.state,
-            begin=begin,
-        )
+        how: Any = {"at_once": self.at_once, "state": self.state, "begin": begin}
+        train_in_groups(self.data, learners, self.settings, machine, listen, self, **how)
 
     def train_on_parts(
         self,
@@ -270,20 +241,22 @@ class Fitting:
         model: str | os.PathLike[str],
         outcome: Outcome,
         absent: Sequence[Absent],
-        **changed: Any,
+        *state: Any,
     ) -> None:
-        """End a run so, or change it: see ``Store.end``."""
-        store.end(
-            model,
-            outcome.model,
-            settings=self.settings,
-            transformer=transformer_digest(self.settings, self.data.reading),
-            manifest=outcome.manifest,
-            forgotten=outcome.deletions,
-            absent=absent,
-            report=outcome.report,
-            **changed,
-        )
+        """End a run so, or change it, with its new ``state``: see ``Store.end``."""
+        digest = transformer_digest(self.settings, self.data.reading)
+        rows = outcome.manifest, outcome.deletions, absent
+        store.end(model, outcome.model, self.settings, digest, *rows, outcome.report, *state)
+
+
+def _check_room(store: Store, data: Dataset, settings: Settings, learners: int) -> None:
+    """Raise a MachineError if the disk of a run has no room for two states: the next one is written
+    before the last one goes."""
+    size = learners * (len(data.labels) if settings.softmax else 1)
+    size *= STATE_ROW * data.rows + STATE_COLUMN * data.columns
+    what = f"{store.path}: its states, of {data.rows:,} rows and {data.columns:,} columns, need"
+    needed = max(0, 2 * size - store.state_bytes)
+    check_room(os.fspath(store.path), needed, what, "Or begin the run elsewhere: --run-dir.")
 
 
 def _tell_round(listen: Listener, parts: Parts, step: str, rounds: int) -> None:
@@ -298,24 +271,36 @@ def _readings_of(learners: Sequence[Learner]) -> list[int]:
 @contextmanager
 def prepared(
     call: Call,
+    store: Store | None,
     shards: Sequence[ShardFile],
     reading: ReaderConfig,
-    expected: Expected,
     candidates: Sequence[Settings],
     cache: str,
     decide: Callable[[Settings, Dataset], Settings],
+    classes: Sequence[Label] | None,
+    seen: Mapping[str, str],
 ) -> Iterator[Fitting]:
-    """Prepare shards in the directory ``cache`` and plan the memory of a fit; ``decide`` :
-    completes settings by the data."""
-    executor = getattr(call.open_parts, "executor", None)
-    how: Any = {"listen": call.listen, "executor": executor}
-    with open_dataset(
-        shards, reading, candidates[0], call.machine, cache, expected=expected, **how
-    ) as data:
+    """Prepare shards in the directory ``cache`` and plan the memory of a fit, and the disk for the
+    states of its run, if it has one.
+
+    ``decide`` : completes settings by the data. ``classes`` : the only labels there may be, None =
+    those of the shards. ``seen`` : the fingerprints, by name, of shards that the run has read."""
+    first = candidates[0]
+    expected = Expected(
+        most_labels=None if first.many_labels else MOST_NUMBERS,
+        classes=classes,
+        least_labels=0 if classes is not None else 2 - (first.multilabel or first.regression),
+        fingerprints=dict(seen),
+        allow_duplicate=first.allow_duplicate,
+    )
+    how: Any = {"listen": call.listen, "executor": getattr(call.open_parts, "executor", None)}
+    with open_dataset(shards, reading, call.machine, cache, expected=expected, **how) as data:
         candidates = [decide(settings, data) for settings in candidates]
-        learners = len(candidates) * number_of_learners(candidates[0], len(data.labels))
-        size = size_of(data, candidates[0])
-        plan = plan_memory(candidates[0], call.machine, size, learners)
-        plan.check(candidates[0])
+        first = candidates[0]
+        learners = len(candidates) * number_of_learners(first, len(data.labels))
+        plan = plan_memory(first, call.machine, size_of(data, first), learners)
+        plan.check(first)
         candidates = [settings.but(active_set=plan.active_set) for settings in candidates]
+        if store is not None:
+            _check_room(store, data, first, learners)
         yield Fitting(call, data, candidates, plan.at_once, call.seconds)

@@ -8,6 +8,7 @@ another, which are decided before training. What a learner finds is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from streamtron.core.config import Machine, Settings, label_weights
 from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Listener, ignore
 from streamtron.core.limits import return_memory
-from streamtron.core.rows import Data, Facts, Label
+from streamtron.core.rows import NO_FACTS, Data, Facts, Label
 from streamtron.core.text import label_meant, label_text, short
 from streamtron.core.threads import open_threads
 from streamtron.solver.checkpoint import Resumed, State
@@ -24,6 +25,9 @@ from streamtron.solver.learner import Learner, end_stage, release_rows
 from streamtron.solver.paper import Margitron
 from streamtron.solver.stopping import reopen
 from streamtron.solver.train import Checkpointer, Group, OnePart, Trainer, train
+
+if TYPE_CHECKING:
+    from streamtron.runs.store import SavedState
 
 ClassWeights = Mapping[Label, float]
 
@@ -145,21 +149,17 @@ def train_in_groups(
         start = stop
 
 
-def restore_finished(
-    state: State,
-    settings: Settings,
-    facts: Facts,
-    labels: Sequence[Label],
-    weights: ClassWeights | None,
+def restored(
+    saved: SavedState, settings: Settings, facts: Facts = NO_FACTS, of: ClassWeights | None = None
 ) -> list[Learner]:
-    """Restore the learners of a finished run, in the ranks in which they were saved; ``labels`` in
-    the order of the state's label codes."""
+    """Restore the learners of a state, in the ranks in which they were saved; ``of`` : the weights
+    of the labels."""
 
     def make(label: Label | None) -> Learner:
-        its_weights = against_rest(weights, label)
-        return Learner(settings, state.columns, facts, labels, its_weights, label)
+        its_weights = against_rest(of, label)
+        return Learner(settings, saved.state.columns, facts, saved.labels, its_weights, label)
 
-    return state.learners(make)
+    return saved.state.learners(make)
 
 
 def codes_in_order(labels: Sequence[Label]) -> list[int]:

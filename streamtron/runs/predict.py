@@ -145,10 +145,7 @@ def _scores(model: LinearModel, rows: ScoredRows, proba: bool) -> Scores:
 
 
 def write_predictions(
-    model: LinearModel,
-    shards: Paths,
-    output: str | os.PathLike[str] | BinaryIO,
-    **how: Any,
+    model: LinearModel, shards: Paths, output: str | os.PathLike[str] | BinaryIO, **how: Any
 ) -> Predicted:
     """Write a line for every row, fields between tabs; a table whose first line has their names if
     the name ends with ``.tsv``, or with ``.csv``, between commas; Parquet with columns of these

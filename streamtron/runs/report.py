@@ -63,9 +63,7 @@ class Outcome:
         return 0 if meets(self.report["settings"], gap, self.stop_reason) else NOT_CERTIFIED
 
     def write(
-        self,
-        report: str | os.PathLike[str] | None,
-        witness: str | os.PathLike[str] | None = None,
+        self, report: str | os.PathLike[str] | None, witness: str | os.PathLike[str] | None = None
     ) -> None:
         """Write the report and the witness where they are named."""
         for path in (witness, report):
@@ -195,9 +193,7 @@ def _nonzero(w: NDArray[np.float64], numbers: NDArray[np.uint32]) -> NDArray[np.
 
 
 def _ball(
-    learner: Learner,
-    proven: Mapping[str, Any],
-    ranks: NDArray[np.uint32],
+    learner: Learner, proven: Mapping[str, Any], ranks: NDArray[np.uint32]
 ) -> tuple[NDArray[np.float16], dict[str, float]] | None:
     """Return offsets and ball around the optimum, see ``model.certainty``, of a learner that has
     weights in the columns of ``ranks``; None if its last scan has not summed the weights of its

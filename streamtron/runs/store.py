@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +71,6 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(path, DATABASE))
 
 
-def no_run(path: str | os.PathLike[str]) -> DataError:
-    """Make the error where a directory holds no run."""
-    return DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
-
-
 class SavedState(NamedTuple):
     """The solver's state, with the nonzeros and bytes that were read until then, and the seconds
     that it took. ``numbers`` : see ``Dataset``; ``seen`` : the fingerprints of the shards."""
@@ -103,311 +98,6 @@ class Absent(NamedTuple):
     fingerprint: str
     bytes: int
     rows: NDArray[np.int64] | None
-
-
-class Store:
-    """A run directory, to be read or, if it is locked, to be changed. ``path`` : the directory."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._facts = self._read() if os.path.lexists(path / DATABASE) else None
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a run."""
-        return self._facts is not None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings, as plain values."""
-        return self._fact("settings", _a(dict))
-
-    @property
-    def transformer(self) -> str | None:
-        """The digest of the transformer of columns, if there is one."""
-        return self._fact("transformer", _maybe(str))
-
-    @property
-    def report(self) -> dict[str, Any] | None:
-        """The report; None until the run has ended."""
-        return self._fact("report", _maybe(dict))
-
-    @property
-    def given(self) -> list[tuple[str, int]]:
-        """Name and bytes of the shards that the run was given, in order."""
-        return self._fact("given", _given)
-
-    @property
-    def manifest(self) -> Manifest:
-        """The shards that the run reads."""
-        shards = {"shards": self._fact("shards", _a(list))}
-        return Manifest.from_dict(shards, os.fspath(self.path / DATABASE), os.fspath(self.path))
-
-    @property
-    def forgotten(self) -> list[Deletions]:
-        """The rows that were forgotten of the run's shards which still hold them."""
-        return self._fact("forgotten", _forgotten)
-
-    @property
-    def absent(self) -> list[Absent]:
-        """What was forgotten of shards that the run does not have."""
-        return self._fact("absent", _absent)
-
-    @property
-    def parts(self) -> Path:
-        """The directory of the states of the parts, if the data are cut into several."""
-        return self.path / (self._fact("parts", _named("parts")) or "")
-
-    @property
-    def pending(self) -> bool:
-        """Whether a change was committed, and its model is not in its place yet."""
-        return self._model_file() is not None
-
-    @property
-    def has_state(self) -> bool:
-        """Whether there is a state, damaged or not."""
-        return self.exists and self._state_file() is not None
-
-    @property
-    def state_bytes(self) -> int:
-        """The bytes of the last state; 0 if there is none."""
-        file = self._state_file() if self.exists else None
-        return 0 if file is None else os.path.getsize(self.path / file)
-
-    def state(self) -> SavedState | None:
-        """Read the last state, if there is one; FileDamaged if it is not as it was written."""
-        file = self._state_file()
-        return None if file is None else _read_state(self.path / file)
-
-    def _state_file(self) -> str | None:
-        return self._fact("state", _named("state"))
-
-    def _model_file(self) -> str | None:
-        return self._fact("model", _named("model"))
-
-    def _fact(self, name: str, read: Callable[[Any], Fact]) -> Fact:
-        """Read a fact from its JSON, null if there is none."""
-        if self._facts is None:
-            raise no_run(self.path)
-        try:
-            return read(parse_json(self._facts.get(name, "null")))
-        except _NO_FACT as error:
-            raise self._damaged(f"its {name}: {error}") from error
-
-    def _read(self) -> dict[str, str]:
-        """Read all facts; the database is opened in memory, so that no file beside it counts."""
-        path = self.path / DATABASE
-        with reading_from(path), open(path, "rb", opener=regular) as file:
-            content = file.read()
-        try:
-            with closing(sqlite3.connect(":memory:")) as database:
-                database.deserialize(content or b"nothing")
-                for pragma in ("trusted_schema=OFF", "cell_size_check=ON"):
-                    database.execute(f"PRAGMA {pragma}")
-                [(application,)] = database.execute("PRAGMA application_id")
-                [(version,)] = database.execute("PRAGMA user_version")
-                known = database.execute("SELECT sql FROM sqlite_schema ORDER BY rowid").fetchall()
-                if application != _APPLICATION or version != _VERSION:
-                    raise self._damaged(f"version {version}, expected {_VERSION}")
-                if known != [(_SCHEMA,), (None,)]:  # the second is its primary key
-                    raise self._damaged("other tables than a run has")
-                return dict(database.execute("SELECT name, value FROM facts"))
-        except sqlite3.Error as error:
-            raise self._damaged(str(error)) from error
-
-    def _damaged(self, reason: str) -> FileDamaged:
-        return FileDamaged(
-            f"{self.path / DATABASE}: not the record of a run ({reason:.200}). Copy it again from "
-            "where it was written, or start over with --overwrite."
-        )
-
-    # writing
-
-    def begin(
-        self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
-    ) -> None:
-        """Begin a run; another one is removed."""
-        self._commit(
-            anew=True,
-            settings=settings.to_dict(),
-            transformer=transformer,
-            given=[(shard.name, shard.size) for shard in shards],
-            shards=[],
-            forgotten=[],
-            absent=[],
-            parts=PARTS.format(0),
-        )
-        self.clean()
-
-    def go_on(self, settings: Settings) -> None:
-        """Go on with the run, with settings that may differ; see ``fit``."""
-        self._commit(settings=settings.to_dict())
-
-    def save(self, saved: SavedState) -> None:
-        """Save a state in place of the one before, which also stays if a MachineError comes."""
-        replaced = self._state_file()
-        try:
-            self._commit(**self._written(saved))
-        except (MachineError, OSError) as error:
-            raise MachineError(
-                f"{error} Put that right; --resume continues from the state before, if there is "
-                "one."
-            ) from error
-        if replaced is not None:
-            (self.path / replaced).unlink(missing_ok=True)
-
-    def end(
-        self,
-        path: str | os.PathLike[str],
-        model: LinearModel,
-        *,
-        settings: Settings,
-        transformer: str | None,
-        manifest: Manifest,
-        forgotten: Sequence[Deletions],
-        absent: Sequence[Absent],
-        report: Mapping[str, Any],
-        shards: Sequence[ShardFile] | None = None,
-        state: SavedState | None = None,
-        parts: Path | None = None,
-    ) -> None:
-        """End the run, or change it: commit its new facts with its model, which is then put in
-        its place, ``path``.
-
-        ``shards`` : that it was given, None = with which it began. ``state`` : None = the last one
-        that was saved. ``parts`` : directory of the parts' states, None = as it is.
-        """
-        name = _MODEL.format(self._next())
-        model.save(self.path / name)
-        rows = [None if gone.rows is None else gone.rows.tolist() for gone in absent]
-        without = zip(absent, rows, strict=True)
-        facts: dict[str, Any] = {
-            "settings": settings.to_dict(),
-            "transformer": transformer,
-            "shards": manifest.to_dict(os.fspath(self.path))["shards"],
-            "forgotten": [(left.path, left.fingerprint, left.rows.tolist()) for left in forgotten],
-            "absent": [(gone.fingerprint, gone.bytes, numbers) for gone, numbers in without],
-            "report": report,
-            "model": name,
-        }
-        facts |= {} if shards is None else {"given": [(shard.name, shard.size) for shard in shards]}
-        facts |= {} if parts is None else {"parts": parts.name}
-        facts |= {} if state is None else self._written(state)
-        self._commit(**facts)
-        self.complete(path)
-
-    def complete(self, path: str | os.PathLike[str] | None) -> None:
-        """Put the model of a committed change in its place, None = it is to have none. May be
-        interrupted and repeated."""
-        name = self._model_file() if self.exists else None
-        if name is not None and path is not None:
-            remove_half_written(path)  # by a process that has died
-            with (
-                reading_from(self.path / name),
-                open(self.path / name, "rb", opener=regular) as file,
-            ):
-                write_atomically(path, iter(partial(file.read, _PIECE), b""))
-            self._commit(model=None)
-        self.clean()
-
-    def new_parts(self) -> Path:
-        """Return a new directory for the states of parts; it counts once ``end`` names it."""
-        path = self.path / PARTS.format(self._next())
-        path.mkdir()
-        return path
-
-    def remove(self) -> None:
-        """Remove the run, except its prepared data."""
-        (self.path / DATABASE).unlink(missing_ok=True)
-        self._facts = None
-        self.clean()
-
-    def clean(self) -> None:
-        """Remove files that killed processes left half-written, and states that no longer count."""
-        named = set[str | None]()
-        if self.exists:
-            named = {self._state_file(), self._model_file(), self.parts.name}
-        for path in self.path.iterdir():
-            if _OURS.fullmatch(path.name) and path.name not in named:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for directory in (self.path, self.path / CACHE, *self.path.glob("parts-*")):
-            for file in directory.glob(".streamtron-*"):
-                file.unlink(missing_ok=True)
-        if (self.path / CACHE).is_dir():
-            remove_abandoned(os.fspath(self.path / CACHE))
-
-    def _commit(self, *, anew: bool = False, **facts: Any) -> None:
-        """Replace facts, all at once; ``anew`` : those of another run go."""
-        new = {name: json.dumps(value, allow_nan=False) for name, value in facts.items()}
-        known = new if anew or self._facts is None else self._facts | new
-        with closing(sqlite3.connect(":memory:")) as database:
-            version = f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_VERSION}"
-            database.executescript(f"{version}; {_SCHEMA};")
-            with database:
-                database.executemany("INSERT INTO facts VALUES (?, ?)", sorted(known.items()))
-            content = database.serialize()
-        write_atomically(self.path / DATABASE, [content])
-        self._facts = known
-
-    def _next(self) -> int:
-        """Return the number of the next state."""
-        file = self._state_file()
-        return 1 if file is None else 1 + int(file.partition("-")[2])
-
-    def _written(self, saved: SavedState) -> dict[str, Any]:
-        """Write the file of a state; return the facts that name it."""
-        name = _STATE.format(self._next())
-        content = saved._asdict() | {
-            "state_version": _STATE_VERSION,
-            "reading": saved.state.reading,
-            "state": saved.state.content,
-        }
-        del content["numbers"]
-        write_sealed(self.path / name, content, {**saved.state.arrays, _NUMBERS: saved.numbers})
-        return {"state": name}
-
-
-@contextmanager
-def changing(
-    path: str | os.PathLike[str], model: str | os.PathLike[str] | None, *, anew: bool = False
-) -> Iterator[Store]:
-    """Open a run directory to change it, locked until the context ends or the process dies.
-
-    A change that was committed is completed first. InUseError: another process has locked it.
-    ``model`` : path of the run's model; None = it has none. ``anew`` : the run is to be begun anew:
-    no change is completed, and a damaged store is removed.
-    """
-    directory = Path(path)
-    with locked(directory):
-        try:
-            store = Store(directory)
-            store.complete(None if anew else model)
-        except FileDamaged:
-            if not anew:
-                raise
-            (directory / DATABASE).unlink()
-            store = Store(directory)
-            store.clean()
-        yield store
-
-
-def reading(path: str | os.PathLike[str]) -> Store:
-    """Open a run directory to read it; nothing is written. A DataError if there is no run."""
-    store = Store(Path(path))
-    if not store.exists:
-        raise no_run(path)
-    return store
-
-
-def manifest_of(run: str | os.PathLike[str]) -> Manifest | None:
-    """Return the manifest in a run directory; None until the run has ended."""
-    if not is_run(run):
-        return None
-    store = reading(run)
-    return None if store.report is None else store.manifest
-
-
-# facts: each function turns JSON into a fact, and raises one of _NO_FACT
 
 
 def _a(kind: type[Fact]) -> Callable[[Any], Fact]:
@@ -455,6 +145,292 @@ def _rising(rows: Any) -> NDArray[np.int64]:
     if (np.diff(numbers, prepend=-1) <= 0).any():
         raise ValueError("forgotten rows that do not rise")
     return numbers
+
+
+class _Fact(Generic[Fact]):
+    """A fact of a store, read from its JSON, null if there is none, by a function that raises one
+    of ``_NO_FACT`` where it is not as a run writes it."""
+
+    def __init__(self, name: str, read: Callable[[Any], Fact]) -> None:
+        self._name, self._read = name, read
+
+    def __get__(self, store: Store, _: type[Store]) -> Fact:
+        try:
+            return self._read(parse_json(store.facts.get(self._name, "null")))
+        except _NO_FACT as error:
+            raise store.damaged(f"its {self._name}: {error}") from error
+
+
+class Store:
+    """A run directory, to be read or, if it is locked, to be changed. ``path`` : the directory.
+    ``facts`` : name → JSON, none if there is no run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.facts = self._read() if os.path.lexists(path / DATABASE) else {}
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run."""
+        return bool(self.facts)
+
+    settings = _Fact("settings", _a(dict))
+    """The settings, as plain values."""
+
+    transformer = _Fact("transformer", _maybe(str))
+    """The digest of the transformer of columns, if there is one."""
+
+    report = _Fact("report", _maybe(dict))
+    """The report; None until the run has ended."""
+
+    given = _Fact("given", _given)
+    """Name and bytes of the shards that the run was given, in order."""
+
+    forgotten = _Fact("forgotten", _forgotten)
+    """The rows that were forgotten of the run's shards which still hold them."""
+
+    absent = _Fact("absent", _absent)
+    """What was forgotten of shards that the run does not have."""
+
+    state_file = _Fact("state", _named("state"))
+    """The name of the file of the last state, damaged or not, if there is one."""
+
+    _shards = _Fact("shards", _a(list))
+    _parts = _Fact("parts", _named("parts"))
+    _model = _Fact("model", _named("model"))
+
+    @property
+    def manifest(self) -> Manifest:
+        """The shards that the run reads."""
+        shards = {"shards": self._shards}
+        return Manifest.from_dict(shards, os.fspath(self.path / DATABASE), os.fspath(self.path))
+
+    @property
+    def parts(self) -> Path:
+        """The directory of the states of the parts, if the data are cut into several."""
+        return self.path / (self._parts or "")
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change was committed, and its model is not in its place yet."""
+        return self._model is not None
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the last state; 0 if there is none."""
+        path = self.path / (self.state_file or "")
+        return os.path.getsize(path) if path.is_file() else 0
+
+    def state(self) -> SavedState | None:
+        """Read the last state, if there is one; FileDamaged if it is not as it was written."""
+        file = self.state_file
+        return None if file is None else _read_state(self.path / file)
+
+    def _read(self) -> dict[str, str]:
+        """Read all facts; the database is opened in memory, so that no file beside it counts."""
+        path = self.path / DATABASE
+        with reading_from(path), open(path, "rb", opener=regular) as file:
+            content = file.read()
+        try:
+            with closing(sqlite3.connect(":memory:")) as database:
+                database.deserialize(content or b"nothing")
+                for pragma in ("trusted_schema=OFF", "cell_size_check=ON"):
+                    database.execute(f"PRAGMA {pragma}")
+                [(application,)] = database.execute("PRAGMA application_id")
+                [(version,)] = database.execute("PRAGMA user_version")
+                known = database.execute("SELECT sql FROM sqlite_schema ORDER BY rowid").fetchall()
+                if application != _APPLICATION or version != _VERSION:
+                    raise self.damaged(f"version {version}, expected {_VERSION}")
+                if known != [(_SCHEMA,), (None,)]:  # the second is its primary key
+                    raise self.damaged("other tables than a run has")
+                return dict(database.execute("SELECT name, value FROM facts"))
+        except sqlite3.Error as error:
+            raise self.damaged(str(error)) from error
+
+    def damaged(self, reason: str) -> FileDamaged:
+        """Make the error where the database is not as a run writes it."""
+        return FileDamaged(
+            f"{self.path / DATABASE}: not the record of a run ({reason:.200}). Copy it again from "
+            "where it was written, or start over with --overwrite."
+        )
+
+    # writing
+
+    def begin(
+        self, settings: Settings, transformer: str | None, shards: Sequence[ShardFile]
+    ) -> None:
+        """Begin a run; another one is removed."""
+        self._commit(
+            anew=True,
+            settings=settings.to_dict(),
+            transformer=transformer,
+            given=[(shard.name, shard.size) for shard in shards],
+            shards=[],
+            forgotten=[],
+            absent=[],
+            parts=PARTS.format(0),
+        )
+        self.clean()
+
+    def go_on(self, settings: Settings) -> None:
+        """Go on with the run, with settings that may differ; see ``fit``."""
+        self._commit(settings=settings.to_dict())
+
+    def save(self, saved: SavedState) -> None:
+        """Save a state in place of the one before, which also stays if a MachineError comes."""
+        replaced = self.state_file
+        try:
+            self._commit(**self._written(saved))
+        except (MachineError, OSError) as error:
+            raise MachineError(
+                f"{error} Put that right; --resume continues from the state before, if there is "
+                "one."
+            ) from error
+        if replaced is not None:
+            (self.path / replaced).unlink(missing_ok=True)
+
+    def end(
+        self,
+        path: str | os.PathLike[str],
+        model: LinearModel,
+        settings: Settings,
+        transformer: str | None,
+        manifest: Manifest,
+        forgotten: Sequence[Deletions],
+        absent: Sequence[Absent],
+        report: Mapping[str, Any],
+        state: SavedState | None = None,
+        parts: Path | None = None,
+    ) -> None:
+        """End the run, or change it: commit its new facts with its model, which is then put in
+        its place, ``path``.
+
+        ``state`` : None = the last one that was saved. ``parts`` : directory of the parts' states,
+        None = as it is.
+        """
+        name = _MODEL.format(self._next())
+        model.save(self.path / name)
+        gone = [
+            (k.fingerprint, k.bytes, None if k.rows is None else k.rows.tolist()) for k in absent
+        ]
+        facts: dict[str, Any] = {
+            "settings": settings.to_dict(),
+            "transformer": transformer,
+            "given": [(shard.name, shard.bytes) for shard in manifest.shards],
+            "shards": manifest.to_dict(os.fspath(self.path))["shards"],
+            "forgotten": [(left.path, left.fingerprint, left.rows.tolist()) for left in forgotten],
+            "absent": gone,
+            "report": report,
+            "model": name,
+        }
+        facts |= {} if parts is None else {"parts": parts.name}
+        facts |= {} if state is None else self._written(state)
+        self._commit(**facts)
+        self.complete(path)
+
+    def complete(self, path: str | os.PathLike[str] | None) -> None:
+        """Put the model of a committed change in its place, None = it is to have none. May be
+        interrupted and repeated."""
+        name = self._model
+        if name is not None and path is not None:
+            remove_half_written(path)  # by a process that has died
+            with (
+                reading_from(self.path / name),
+                open(self.path / name, "rb", opener=regular) as file,
+            ):
+                write_atomically(path, iter(partial(file.read, _PIECE), b""))
+            self._commit(model=None)
+        self.clean()
+
+    def new_parts(self) -> Path:
+        """Return a new directory for the states of parts; it counts once ``end`` names it."""
+        path = self.path / PARTS.format(self._next())
+        path.mkdir()
+        return path
+
+    def remove(self) -> None:
+        """Remove the run, except its prepared data."""
+        (self.path / DATABASE).unlink(missing_ok=True)
+        self.facts = {}
+        self.clean()
+
+    def clean(self) -> None:
+        """Remove files that killed processes left half-written, and states that no longer count."""
+        named = {self.state_file, self._model, self._parts}
+        for path in self.path.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in named:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for directory in (self.path, self.path / CACHE, *self.path.glob("parts-*")):
+            for file in directory.glob(".streamtron-*"):
+                file.unlink(missing_ok=True)
+        if (self.path / CACHE).is_dir():
+            remove_abandoned(os.fspath(self.path / CACHE))
+
+    def _commit(self, *, anew: bool = False, **facts: Any) -> None:
+        """Replace facts, all at once; ``anew`` : those of another run go."""
+        new = {name: json.dumps(value, allow_nan=False) for name, value in facts.items()}
+        known = new if anew else self.facts | new
+        with closing(sqlite3.connect(":memory:")) as database:
+            version = f"PRAGMA application_id={_APPLICATION}; PRAGMA user_version={_VERSION}"
+            database.executescript(f"{version}; {_SCHEMA};")
+            with database:
+                database.executemany("INSERT INTO facts VALUES (?, ?)", sorted(known.items()))
+            content = database.serialize()
+        write_atomically(self.path / DATABASE, [content])
+        self.facts = known
+
+    def _next(self) -> int:
+        """Return the number of the next state."""
+        file = self.state_file
+        return 1 if file is None else 1 + int(file.partition("-")[2])
+
+    def _written(self, saved: SavedState) -> dict[str, Any]:
+        """Write the file of a state; return the facts that name it."""
+        name = _STATE.format(self._next())
+        content = saved._asdict() | {
+            "state_version": _STATE_VERSION,
+            "reading": saved.state.reading,
+            "state": saved.state.content,
+        }
+        del content["numbers"]
+        write_sealed(self.path / name, content, {**saved.state.arrays, _NUMBERS: saved.numbers})
+        return {"state": name}
+
+
+@contextmanager
+def changing(
+    path: str | os.PathLike[str], model: str | os.PathLike[str] | None, *, anew: bool = False
+) -> Iterator[Store]:
+    """Open a run directory to change it, locked until the context ends or the process dies.
+
+    A change that was committed is completed first. InUseError: another process has locked it.
+    ``model`` : path of the run's model; None = it has none. ``anew`` : the run is to be begun anew:
+    no change is completed, and a damaged store is removed.
+    """
+    directory = Path(path)
+    with locked(directory):
+        try:
+            store = Store(directory)
+            store.complete(None if anew else model)
+        except FileDamaged:
+            if not anew:
+                raise
+            (directory / DATABASE).unlink()
+            store = Store(directory)
+            store.clean()
+        yield store
+
+
+def there(path: str | os.PathLike[str]) -> Path:
+    """Return a run directory; a DataError if there is no run."""
+    if not is_run(path):
+        raise DataError(f"{path}: there is no run. Give a MODEL that streamtron fit wrote.")
+    return Path(path)
+
+
+def reading(path: str | os.PathLike[str]) -> Store:
+    """Open a run directory to read it; nothing is written. A DataError if there is no run."""
+    return Store(there(path))
 
 
 _NUMBERS = "numbers"

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, FileDamaged
-from streamtron.core.rows import NO_FACTS, Label
+from streamtron.core.rows import Label
 from streamtron.core.sealed import Stored, Streamed, open_sealed, write_sealed
-from streamtron.data import Manifest, deletions
+from streamtron.data import Manifest, ShardRecord, deletions
 from streamtron.data.deletions import Deletions
-from streamtron.runs.learners import codes_in_order, in_order, restore_finished
+from streamtron.runs.learners import codes_in_order, in_order, restored
 from streamtron.runs.parts import take_saved_alphas
 from streamtron.runs.store import Store
 from streamtron.solver.alphas import Alphas, check_gaps
@@ -55,38 +55,32 @@ class Witness(NamedTuple):
         """Rows of every shard."""
         return tuple(shard.rows for shard in self.shards)
 
-    def order_of(self, shards: Sequence[tuple[str, str]]) -> list[int]:
-        """Return the number in the witness of each of these shards, (name, fingerprint). Of shards
-        with one fingerprint the first given is the first written. Other shards are a DataError."""
+    def order_of(self, shards: Sequence[ShardRecord]) -> list[int]:
+        """Return the number in the witness of each of these shards. Of shards with one fingerprint
+        the first given is the first written. Other shards, or another number of rows in one of
+        them, are a DataError."""
         known = defaultdict[str, list[int]](list)
-        for number, shard in enumerate(self.shards):
-            known[shard.fingerprint].append(number)
+        for number, counted in enumerate(self.shards):
+            known[counted.fingerprint].append(number)
         order = []
-        for name, fingerprint in shards:
-            if not known[fingerprint]:
+        for shard in shards:
+            if not known[shard.fingerprint]:
                 raise DataError(
-                    f"{name}: its content is not among the {len(self.shards)} shards of the "
+                    f"{shard.name}: its content is not among the {len(self.shards)} shards of the "
                     f"witness {self.path}. Give the shards that the model was fitted on, unchanged."
                 )
-            order.append(known[fingerprint].pop(0))
-        if missing := len(self.shards) - len(order):
-            raise DataError(
-                f"{self.path}: {missing} of its {len(self.shards)} shards are not among those "
-                "given. Give all the shards that the model was fitted on."
-            )
-        return order
-
-    def order_in(self, manifest: Manifest) -> list[int]:
-        """Return the same of the shards of a manifest; another number of rows in one of them is a
-        DataError."""
-        order = self.order_of([(shard.name, shard.fingerprint) for shard in manifest.shards])
-        for shard, number in zip(manifest.shards, order, strict=True):
-            if shard.rows != (rows := self.shards[number].rows):
+            order.append(known[shard.fingerprint].pop(0))
+            if shard.rows != (rows := self.shards[order[-1]].rows):
                 compared = "more" if shard.rows > rows else "fewer"
                 raise DataError(
                     f"{shard.name}: it holds {shard.rows} rows, {compared} than the {rows} that "
                     "are known of it. Give the shards as the witness has them."
                 )
+        if missing := len(self.shards) - len(order):
+            raise DataError(
+                f"{self.path}: {missing} of its {len(self.shards)} shards are not among those "
+                "given. Give all the shards that the model was fitted on."
+            )
         return order
 
     def alphas(self, learner: int, order: Sequence[int], width: int = 1) -> Alphas:
@@ -143,7 +137,7 @@ def export(store: Store, path: str | os.PathLike[str]) -> None:
     settings, saved = Settings.from_dict(store.settings), store.state()
     if saved is None:
         raise DataError(f"{store.path}: the run has no state. Fit anew.")
-    learners = restore_finished(saved.state, settings, NO_FACTS, saved.labels, None)
+    learners = restored(saved, settings)
     if settings.parts is not None:
         take_saved_alphas(store.parts, settings, learners)
     alphas = alphas_of(in_order(learners, saved.labels, settings), saved.labels)

@@ -81,7 +81,7 @@ def forgotten_of(run: str | os.PathLike[str]) -> dict[str, Deletions]:
 def state_file(run: str | os.PathLike[str]) -> Path:
     """The file of arrays of the last state of a run."""
     opened = store.reading(run)
-    name = opened._state_file()
+    name = opened.state_file
     assert name is not None
     return Path(run, name)
 
@@ -130,7 +130,7 @@ def at_state(number: int) -> Moment:
 
     def now(directory: Path, process: int) -> bool:
         with suppress(StreamtronError):
-            met.update(filter(None, [store.reading(directory)._state_file()]))
+            met.update(filter(None, [store.reading(directory).state_file]))
         return len(met) >= number
 
     return now

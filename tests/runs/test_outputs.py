@@ -317,7 +317,7 @@ def test_a_disk_without_room_for_the_run_keeps_the_model_that_is_there(ready, di
     old = (small / "m").read_bytes()
     shutil.rmtree(small / "m.run")
     fill(small / "ballast", leave=0)
-    one_sentence(here(ready, *words), 5, "disk is full")
+    one_sentence(here(ready, *words), 5, "are free. Make room")
     assert (small / "m").read_bytes() == old
     left = {path.name for path in small.rglob("*") if path.stat().st_size}
     assert left <= {"m", "m.run", "ballast"}

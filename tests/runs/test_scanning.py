@@ -299,7 +299,12 @@ def plain(values: list[float]) -> Alphas:
 def load(path, shards: list[tuple[str, str]] | None = None) -> list[list[float]]:
     """The α of every learner of a witness, with the shards in this order; None = their own."""
     witness = witness_file.load(path)
-    order = [*range(len(witness.shards))] if shards is None else witness.order_of(shards)
+    rows = {shard.fingerprint: shard.rows for shard in witness.shards}
+    records = [
+        SimpleNamespace(name=name, fingerprint=fingerprint, rows=rows.get(fingerprint, 0))
+        for name, fingerprint in shards or ()
+    ]
+    order = [*range(len(witness.shards))] if shards is None else witness.order_of(records)
     learners = [witness.alphas(number, order) for number in range(len(witness.stored))]
     return [alphas.dense(sum(witness.shard_rows)).tolist() for alphas in learners]
 
