@@ -190,7 +190,7 @@ def _plan(facts: Mapping[str, Any]) -> text.Lines:
     smaller = " or a smaller --active-set" if plan["active_set"] else ""
     yield "it fits" if fits else f"it does NOT fit: give a larger --memory{smaller}"
     seconds = {phase: plan[phase] for phase in ("preparing", "scanning", "solving")}
-    phases = ", ".join(f"{phase} {text.format_duration(each)}" for phase, each in seconds.items())
+    phases = ", ".join(f"{phase} {text.format_duration(spent)}" for phase, spent in seconds.items())
     yield f"about {text.format_duration(sum(seconds.values()))} at C = 1: {phases}"
 
 

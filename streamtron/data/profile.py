@@ -192,8 +192,8 @@ def with_guesses(settings: Settings, paths: Sequence[str], threads: int | None =
     guessed = [guess for guess in guessed if guess["name"] not in away]
     made = [guess for guess in guessed if guess["becomes"] not in (None, "label", "weight")]
     specs = [f"{guess['name']}:{guess['becomes']}" for guess in made]
-    more = f",… {len(specs) - MANY:,} more" if len(specs) > MANY else ""
-    _log.warning("columns auto: %s%s", ",".join(specs[:MANY]) or "none", more)
+    further = f",… {len(specs) - MANY:,} more" if len(specs) > MANY else ""
+    _log.warning("columns auto: %s%s", ",".join(specs[:MANY]) or "none", further)
     left_out = [guess for guess in guessed if guess["becomes"] is None]
     for guess in left_out[:MANY]:
         _log.warning("columns auto leaves %s out: %s.", guess["name"], guess["reason"])
