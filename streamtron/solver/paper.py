@@ -71,12 +71,13 @@ class Margitron(OnePart):
     their α are the counts c_k, and their running weights a; at the end of the run α_k = c_k t/‖a‖².
     """
 
-    _seen: dict[int, tuple[int, float]]
-    """of each learner: rows at most at the threshold in this reading, and the least y_k·a"""
+    _least: dict[int, float]
+    """of each learner, the least y_k·a in this reading: at most the threshold where a row is to be
+    added"""
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Begin the first stage of new learners."""
-        self._seen = {}
+        self._least = {}
         for learner in learners:
             if not learner.progress.readings:
                 learner.progress.reports.clear()
@@ -91,7 +92,7 @@ class Margitron(OnePart):
             scale = scale_of(running)
             frozen = freeze(learner, scale * running.w, scale * running.bias)
             frozen.beside_training = True  # a stays as it is
-        self._seen[id(learner)] = 0, math.inf
+        self._least[id(learner)] = math.inf
         start_reading(learner, reading, frozen)
 
     def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
@@ -109,12 +110,11 @@ class Margitron(OnePart):
             with progress.phase("scanning"):
                 of_rows = targets.signs, _extension(targets), learner.augmentation, counts
                 weights = threshold_of(learner), learner.running.bias, learner.running.w
-                mistaken = kernels.find_mistakes(chunk.rows, *of_rows, *weights, marks)
-                mistakes, least = self._seen[id(learner)]
-                self._seen[id(learner)] = mistakes + mistaken[0], min(least, mistaken[1])
+                _, least = kernels.find_mistakes(chunk.rows, *of_rows, *weights, marks)
+                self._least[id(learner)] = min(self._least[id(learner)], least)
                 alphas = alphas_of(learner.running, counts)
                 frozen.scan(chunk.rows, targets, alphas, learner.augmentation)
-            if faithful and not self._seen[id(learner)][0]:
+            if faithful and self._least[id(learner)] > weights[0]:
                 return
         if learner.visits:
             leave_scan(learner)
@@ -144,10 +144,9 @@ class Margitron(OnePart):
             if learner.settings.hard:
                 _scale_to_margin(frozen)
             certify(learner, frozen)
-            mistakes, least = self._seen[id(learner)]
-            length = math.sqrt(learner.running.sq_norm)
+            least, length = self._least[id(learner)], math.sqrt(learner.running.sq_norm)
             _stage(learner)["directional_margin"] = least / length if length else None
-            _conclude(learner, converged=not mistakes)
+            _conclude(learner, converged=least > threshold_of(learner))
         if not learner.finished:
             with progress.phase("solving"):
                 _continue(learner)
