@@ -82,7 +82,6 @@ def wrong(place, model):
     """The same directory with files that are not as they should be."""
     head = "solver_type L2R_L2LOSS_SVC\nnr_class 2\nlabel 1 -1\nnr_feature 1\nbias -1\nw\n1\n"
     for name, text in {
-        "third.svm": "1 1:1\n-1 1:1\n2.5 1:1\n",
         "seven.svm": "1 1:1\n7 1:1\n",
         "weights.txt": "0.5\n" * 500,
         "liblinear": head,
@@ -112,7 +111,6 @@ def wrong(place, model):
         ("fit train --model x --stage 3", 2, "stage '3'"),
         ("fit train --model x --nonesuch", 2, "--nonesuch"),
         ("fit train --model x --columns nonesuch.toml", 2, "nonesuch.toml"),
-        ("fit third.svm --model x", 3, "line 3: a third label 2.5"),
         ("fit train --model x --report nowhere/file", 5, "nowhere"),
         ("fit train --model x --witness nowhere/file", 5, "nowhere"),
         ("fit train --model nowhere/x", 5, "nowhere"),

@@ -271,6 +271,9 @@ def test_a_shard_that_was_forgotten_stays_so_under_any_name_until_it_is_asked_fo
     assert json.loads((tmp_path / "r").read_text())["rows"] == 800
     known = streamtron.update(tmp_path / "m", tmp_path / "renamed.svm").report
     assert (known["already_in_run"], known["stays_forgotten"]) == (["renamed.svm"], [])
+    done = succeeded(here(tmp_path, "update", "m", "renamed.svm", "--tol", "0.001"))
+    assert "renamed.svm: in the run already; it is skipped" in done.stdout
+    assert re.search(r"\nrows +800\n", done.stdout)
 
 
 def test_a_run_mirrors_a_directory_whose_files_come_go_and_move(user_rows, tmp_path):
@@ -409,17 +412,6 @@ def test_the_command_forgets_the_rows_of_users_and_can_be_called_again(user_rows
     assert "user = user-3: not in the run; there is nothing to forget" in done.stdout
     shown = here(tmp_path, "inspect", "m.run").stdout
     assert re.search(rf"rows +{left}\n(.*\n)?rows forgotten +{800 - left}\n", shown)
-
-
-def test_the_command_says_what_came_of_an_update(corpus, tmp_path):
-    fit(corpus[:7], tmp_path / "m")
-    duplicate = shutil.copy(corpus[0], tmp_path / "renamed.svm")
-    words = ("update", "m", *corpus[7:], duplicate, "--tol", "0.001", "--report", "r.json")
-    done = here(tmp_path, *words)
-    assert (done.returncode, "3,000" in done.stdout) == (0, True)
-    assert "renamed.svm: in the run already; it is skipped" in done.stdout
-    assert gap(json.loads((tmp_path / "r.json").read_text())) <= 0.001
-    assert f"{corpus[7].name}: in the run already; it is skipped" in here(tmp_path, *words).stdout
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 import streamtron
 from streamtron import Machine, Settings, StreamtronClassifier
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import SettingsError
 from tests.helpers.optimum import holds, least_primal
 from tests.helpers.runs import kept
 from tests.helpers.svm_text import svm_lines, write_shards
@@ -183,6 +183,3 @@ def test_a_model_says_what_cannot_be_done_with_it(tmp_path: Path):
     two = streamtron.fit(X[y < 2], y[y < 2].astype(float))
     with pytest.raises(SettingsError, match="two classes model has no loss softmax"):
         streamtron.certify(two, shards, loss="softmax")
-    (tmp_path / "more.svm").write_text("11 3:1\n")
-    with pytest.raises(DataError, match="11"):
-        streamtron.update(tmp_path / "m", tmp_path / "more.svm")
