@@ -107,7 +107,8 @@ class Settings:
     b : b/R^(1+ε) or b/R², one a stage [from the bounds].
     tol : Relative duality gap to prove; 0 = converge.
     max_epochs : Full epochs at most.
-    mini_epochs : Mini-epochs after a reading at most [50; 500 for hinge and epsilon_insensitive].
+    mini_epochs : Mini-epochs after a reading at most [50; 500 for hinge, epsilon_insensitive and
+        softmax].
     active_set : Memory for rows held at once, 8 bytes a nonzero and 24 a row; affects the model [1
         GB, or what --memory leaves].
     seed : Seed of the order of rows.
@@ -372,7 +373,7 @@ def label_weights(settings: Settings) -> dict[float | str, float]:
 
 def mini_epoch_limit(settings: Settings) -> int:
     """Return the largest number of mini-epochs after a reading."""
-    default = 500 if settings.loss in _KINKED else 50
+    default = 500 if settings.softmax or settings.loss in _KINKED else 50
     return default if settings.mini_epochs is None else settings.mini_epochs
 
 

@@ -18,7 +18,6 @@ from streamtron.core.rows import Vector
 from streamtron.solver import newton
 from streamtron.solver.hessian import head_size, multiplications, solved_directly
 from streamtron.solver.subproblem import RELAXATION, Solution, Subproblem
-from streamtron.solver.targets import relaxed
 
 PASS, SUM, MULTIPLICATION = 0.25, 1.0, 0.25
 """What beside a visit's nonzero costs one of a pass over all rows in their order, of a sum over the
@@ -33,6 +32,10 @@ exact, each with three sums (``benchmarks/certified.py``)."""
 AFTER = 8.0
 """Mini-epochs that visits make after Newton's method, which is exact in P first, until D is too: 5
 to 19 on RCV1 and text at C = 50. A descent lowers P − D as far by itself."""
+
+
+OF_CLASSES = 400.0
+"""The mini-epochs that Newton's method costs of softmax, which no head preconditions."""
 
 
 def of_visits(gap_before: float, gap: float, target: float, spent: float) -> float:
@@ -50,12 +53,14 @@ def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.boo
     """The mini-epochs that Newton's method would cost.
 
     ``lengths`` : nonzeros of each row held, its bias counted. ``occurring`` : columns. ``inside`` :
-    the rows inside the margin.
+    the rows inside the margin; of softmax, of shape (rows, K), all.
 
     >>> lengths, inside = np.full(10_000, 70), np.arange(10_000) < 500
     >>> [round(of_newton(lengths, columns, inside)) for columns in (30, 30_000)]
     [2, 16]
     """
+    if inside.ndim > 1:
+        return OF_CLASSES
     within = lengths[inside]
     nonzeros, size = float(lengths.sum()), head_size(within, occurring)
     share = float(within.sum()) / nonzeros
@@ -154,7 +159,8 @@ class _Ascent:
         self.solution = Solution()
         self.gaps = [1.0]  # at the end of each round since Newton's method
         self.rounds = int(known)
-        self.direct = problem.whole and solved_directly(*problem.lengths)
+        single = problem.loss.classes == 1
+        self.direct = problem.whole and single and solved_directly(*problem.lengths)
         self.newton_first = False
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
@@ -173,8 +179,9 @@ class _Ascent:
         first = True
         while solution.gap > self.target and self.visited + 1.0 <= self.mini_epochs:
             spent = self._round(promise=1.0 if first else PASSING)
-            if first and self.moved and not self.promised and self._looks_unsolved():
-                self.gaps.append(self._gap(self._estimated_primal()))
+            guess = self.moved and not self.promised and self._looks_unsolved()
+            if guess and (first or self.problem.loss.classes > 1):
+                self.gaps.append(self._gap(self.problem.estimated_primal))
             else:
                 self._consider_last_and_average()
                 if solution.gap <= self.target:
@@ -220,13 +227,14 @@ class _Ascent:
         self.rounds += 1
         problem.moved[:] = 0
         self._mini_epoch(None)
-        live = np.flatnonzero((problem.moved != 0) | (problem.alphas != 0))
+        live = np.flatnonzero(problem.live)
         self.moved, self.promised, self.seen = running.updates > updates, False, EXACT
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
         while left and self.visited + len(live) / len(problem.active) <= self.mini_epochs:
             running.scalars[kernels.LOSS] = 0.0
             self._mini_epoch(live)
+            live = np.flatnonzero(problem.live)
             if problem.whole and self._ends_solved(promise * self.target):
                 self.promised = True
                 break
@@ -269,21 +277,16 @@ class _Ascent:
 
     def _looks_solved(self, target: float) -> bool:
         """Whether the loss seen in passing promises so small a gap."""
-        return self.problem.objective >= (1.0 - target) * self._estimated_primal()
+        return self.problem.objective >= (1.0 - target) * self.problem.estimated_primal
 
     def _ends_solved(self, target: float) -> bool:
         """Whether so small a gap is promised at the end of a pass, at the rate of the last two:
         rows were seen half a pass before it, on average."""
-        primal = self._estimated_primal()
+        primal = self.problem.estimated_primal
         gap = max(1.0 - self.problem.objective / primal, 0.0) if primal > 0.0 else 0.0
         shrinks = math.sqrt(min(1.0, gap / self.seen))
         self.seen = max(gap, EXACT)
         return gap * shrinks <= target
-
-    def _estimated_primal(self) -> float:
-        """½ ‖v‖² + the loss of rows visited since that was set to 0: no bound, for v moved."""
-        running = self.problem.running
-        return 0.5 * running.sq_norm + float(running.scalars[kernels.LOSS])
 
     def _looks_unsolved(self) -> bool:
         """Whether it is no use yet to ask all rows for the true P: the first round's estimate
@@ -327,6 +330,6 @@ def _over_relax(problem: Subproblem, alphas_before: NDArray[np.float32], objecti
     """Move α RELAXATION times as far from ``alphas_before`` as the solve did, if D does not fall
     below ``objective``: the later blocks move on in the same direction."""
     solved = problem.alphas.copy()
-    problem.set_alphas(relaxed(alphas_before, solved, RELAXATION, problem.loss.domain))
+    problem.set_alphas(problem.loss.relaxed(alphas_before, solved, RELAXATION))
     if problem.objective < objective:
         problem.set_alphas(solved)

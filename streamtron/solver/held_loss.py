@@ -23,7 +23,7 @@ from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.hessian import Hessian, Outside, Preconditioner
 from streamtron.solver.row_store import HeldRows
-from streamtron.solver.targets import to_alphas
+from streamtron.solver.targets import relaxed, to_alphas
 from streamtron.solver.weights import DualPoint
 
 LARGEST = 1e30
@@ -77,6 +77,9 @@ class HeldLoss:
     ε-insensitive loss.
     """
 
+    classes = 1
+    """of softmax, whose margins and α are those of all"""
+
     def __init__(self, loss: Loss, held: HeldRows, rho: float) -> None:
         self.loss, self.held, self.rho = loss, held, rho
         self.shares = np.zeros(len(held) if loss.zone else 0)
@@ -114,6 +117,13 @@ class HeldLoss:
             kernels.dot(self.cost, losses.values(self.loss, self._places(margins), self.t))
         )
 
+    def sharp_value(self, margins: Vector) -> float:
+        """Return the loss of the objective, without a zone, at the v of these margins."""
+        if not self.loss.zone:
+            return self.value(margins)
+        sharp = replace(self.loss, zone=0.0)
+        return float(kernels.dot(self.cost, losses.values(sharp, margins, self.t)))
+
     def _places(self, margins: Vector) -> Vector:
         """Return where the loss is to be looked up; see ``shares``."""
         return margins - self.loss.zone * self.shares if self.loss.zone else margins
@@ -140,14 +150,19 @@ class HeldLoss:
         """Return α as they are kept."""
         return to_alphas(alpha, self.domain)
 
+    def relaxed(
+        self, before: NDArray[np.float32], solved: NDArray[np.float32], factor: float
+    ) -> NDArray[np.float32]:
+        """Return α moved ``factor`` times as far as to a solution, within their domain."""
+        return relaxed(before, solved, factor, self.domain)
+
     def smoothing(self, margins: Vector) -> tuple[float, float]:
         """Return what P of the hinge is above that of the smooth loss in its place; and what its
         P − D is above ½‖∇P‖² of the latter: Σ C_i (1 − z_i)₊ − α_i (1 − z_i), or with
         |z_i − t_i| − ε and |α_i| in place of 1 − z_i and α_i. Else 0 and 0."""
         if not self.loss.zone:
             return 0.0, 0.0
-        alpha, sharp = self.alpha(margins), replace(self.loss, zone=0.0)
-        loss = float(kernels.dot(self.cost, losses.values(sharp, margins, self.t)))
+        alpha, loss = self.alpha(margins), self.sharp_value(margins)
         if self.loss.numbers:
             earned = float(kernels.dot(alpha, self.t - margins))
             earned -= self.loss.epsilon * float(kernels.dot(np.abs(alpha), np.ones(len(alpha))))

@@ -92,9 +92,9 @@ def columns(rows: Rows, most: int) -> list[tuple[int, int]]:
     return [*itertools.pairwise([0, *cuts.tolist(), 1 << 32])]
 
 
-def visits(rows: Rows, positions: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The visits of a mini-epoch, one array for each kernel call."""
-    calls = 1 + int(rows.indptr[-1] - rows.indptr[0]) // NONZEROS_A_CALL
+def visits(rows: Rows, positions: NDArray[np.int64], share: int = 1) -> list[NDArray[np.int64]]:
+    """The visits of a mini-epoch, one array for each kernel call; ``share`` : see ``spans``."""
+    calls = 1 + share * int(rows.indptr[-1] - rows.indptr[0]) // NONZEROS_A_CALL
     return [positions] if calls == 1 else np.array_split(positions, calls)
 
 

@@ -138,17 +138,18 @@ def visit_rows(
         few_columns.take_rows(learner, chunk.rows, targets)
         return
     alphas = learner.alphas.take_ranges(chunk.ranges)
-    if learner.settings.ratio or learner.loss.softmax:  # a block is solved at once
+    if learner.settings.ratio:  # a block is solved at once
         marks = proximal.rows_that_matter(learner, chunk.rows, targets)
-        marks |= (alphas > 0).reshape(len(marks), -1).any(axis=1)
+        marks |= alphas > 0
         yield from keep(learner, chunk.rows, positions[marks[positions]], targets)
         return
-    moved, running = np.zeros(len(alphas), dtype=np.uint8), learner.running
+    moved, running = np.zeros(len(chunk), dtype=np.uint8), learner.running
     objective, how = running.objective, (learner.loss, learner.augmentation)
     visit(running, *how, chunk.rows, positions, targets, alphas, moved)
     learner.progress.count_first_visits(running.objective - objective, chunk.nonzeros)
     learner.alphas.put_ranges(chunk.ranges, alphas)
-    yield from keep(learner, chunk.rows, np.flatnonzero((moved != 0) | (alphas != 0)), targets)
+    marks = (alphas != 0).reshape(len(moved), -1).any(axis=1) | (moved != 0)
+    yield from keep(learner, chunk.rows, np.flatnonzero(marks), targets)
 
 
 def finish_reading(learner: Learner, solve_held: Callable[[Learner], Solve]) -> Solve:
@@ -193,9 +194,6 @@ def solve_in_memory(learner: Learner) -> Solve:
     problem = _problem(learner, alphas, whole=not blocks)
     if settings.ratio:
         solution = proximal.solve_held(learner, problem, known)
-    elif learner.loss.softmax:
-        start = learner.running if known is None else known
-        solution = problem.solved_by_newton(start.augmented, worthwhile_gap(learner))
     else:
         best = None if known is None else known.augmented
         how = {"exact": settings.free, "newton_only": learner.loose_bias}
@@ -216,8 +214,7 @@ def _visit_buffer(learner: Learner) -> bool:
     """Visit the rows in memory again while it pays; return whether that is all that is to be done
     with them, and Newton's method has not to go on."""
     active, progress = learner.active, learner.progress
-    by_newton = learner.settings.ratio or learner.loss.softmax
-    if by_newton or learner.loose_bias or progress.crawls:
+    if learner.settings.ratio or learner.loose_bias or progress.crawls:
         return False
     alphas = learner.alphas.take(active.numbers)
     problem = _problem(learner, alphas, whole=True)

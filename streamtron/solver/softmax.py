@@ -4,10 +4,10 @@
 
 over the K augmented vectors w_j = (w_j, b_j), y the class of row k. Side by side they are the
 augmented weights of one ``Learner``, so that b_K is its bias. Dual variables: ``kernels.softmax``.
-Rows in memory are solved by Newton's method, whose Hessian along S adds
-Σ C_k (p_k ⊙ s_k − p_k (p_k·s_k)) ⊗ (x_k, ρ), s_k the margins of S (Keerthi et al., KDD 2008, and
-Yu, Huang and Lin, Machine Learning 85, 2011, have its dual). Arrays of all classes have the shape
-(K, rows); threads have a class each, so that no sum depends on them.
+Rows in memory are visited, see ``kernels.visit_softmax``, and where that crawls solved by Newton's
+method, whose Hessian along S adds Σ C_k (p_k ⊙ s_k − p_k (p_k·s_k)) ⊗ (x_k, ρ), s_k the margins of
+S. Arrays of all classes have the shape (K, rows); threads have a class each, so that no sum depends
+on them.
 """
 
 from __future__ import annotations
@@ -122,25 +122,25 @@ def scan_classes(
 
 
 class HeldClasses(HeldLoss):
-    """The loss of rows in memory; margins, α and curvatures are those of all ``number`` classes."""
+    """The loss of rows in memory; margins, α and curvatures are those of all classes."""
 
     def __init__(self, loss: Loss, held: HeldRows, rho: float, number: int) -> None:
         super().__init__(loss, held, rho)
-        self.number = number
+        self.classes = number
 
     def margins_of(self, v: Vector) -> Vector:
         """Return z_kj."""
-        return class_margins(self.held.rows, self.rho, v, self.number)
+        return class_margins(self.held.rows, self.rho, v, self.classes)
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_kj (x_k, ρ) of all classes, augmented."""
         total = np.zeros(columns + 1)
-        classes = total.reshape(self.number, -1)
+        classes = total.reshape(self.classes, -1)
 
         def add(j: int) -> None:
             passes.add(kernels.combine, self.held.rows, factors[j], self.rho, classes[j])
 
-        each_class(self.number, add)
+        each_class(self.classes, add)
         return total
 
     def value(self, margins: Vector) -> float:
@@ -176,6 +176,11 @@ class HeldClasses(HeldLoss):
         """Return α as they are kept, of the factors of a dual point."""
         return to_table(of_others(-alpha, self.held.targets), self.cost)
 
+    def relaxed(self, before: Table, solved: Table, factor: float) -> Table:
+        """See ``HeldLoss``."""
+        way = before + factor * (solved.astype(np.float64) - before)
+        return to_table(np.maximum(way, 0.0).T, self.cost)
+
     def dual_point(self, alphas: Table, columns: int) -> DualPoint:
         """Return the sums that α of these rows, shape (rows, K), make."""
         factors = signed(np.ascontiguousarray(alphas.T, np.float64), self.held.targets)
@@ -192,8 +197,8 @@ class ClassHessian:
 
     def __init__(self, held: HeldClasses, columns: int) -> None:
         self._held, self._shares = held, np.zeros(0)
-        rows, width = held.held.rows, (columns + 1) // held.number
-        self._classes = [Preconditioner(rows, held.rho, width - 1) for _ in range(held.number)]
+        rows, width = held.held.rows, (columns + 1) // held.classes
+        self._classes = [Preconditioner(rows, held.rho, width - 1) for _ in range(held.classes)]
 
     def update(self, shares: Vector) -> None:
         """Take H at other weights. ``shares`` : C_k p_kj there."""

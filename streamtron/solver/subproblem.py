@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamtron.core import kernels, losses
+from streamtron.core import kernels
 from streamtron.core.losses import Loss
 from streamtron.core.rows import Vector
 from streamtron.solver.held_loss import HeldLoss
@@ -18,7 +18,6 @@ from streamtron.solver.newton import HeldObjective
 from streamtron.solver.order import Turn
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.softmax import HeldClasses
-from streamtron.solver.targets import to_table
 from streamtron.solver.weights import DualPoint, WeightState, visit
 
 RELAXATION = 1.25
@@ -75,10 +74,24 @@ class Subproblem:
         if loss.softmax:
             self.loss = HeldClasses(loss, active, rho, alphas.shape[1])
         self.targets = active.targets
-        self.whole = whole
+        self.whole, self._lost = whole, 0.0
         self.remainder = DualPoint(np.zeros(len(running.w) + 1), 0.0)
         if not whole:
             self.remainder = running.dual_point.plus(self._sums(), -1)
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """Which rows have moved, or have an α; of softmax, where all have, those that moved."""
+        moved: NDArray[np.bool_] = self.moved != 0
+        return moved if self.loss.classes > 1 else moved | (self.alphas != 0)
+
+    @property
+    def estimated_primal(self) -> float:
+        """½ ‖v‖² + the loss of rows visited since that was set to 0; of softmax D + what all rows
+        added to P − D when all were visited last: no bound, for v moved."""
+        if self.loss.classes > 1:
+            return self.objective + self._lost
+        return 0.5 * self.running.sq_norm + float(self.running.scalars[kernels.LOSS])
 
     @property
     def objective(self) -> float:
@@ -93,7 +106,7 @@ class Subproblem:
 
     def mini_epoch(self, live: NDArray[np.int64] | None = None) -> int:
         """Visit the rows at positions ``live``, or all, once; return how many they are."""
-        turn = self._turns()
+        turn, lost = self._turns(), self.running.scalars[kernels.LOSS]
         order = turn.all(len(self.active)) if live is None else turn.some(live)
         visit(
             self.running,
@@ -106,6 +119,7 @@ class Subproblem:
             self.moved,
         )
         if live is None:
+            self._lost = float(self.running.scalars[kernels.LOSS] - lost)
             self.visited += self.active.nonzeros
         else:
             self.visited += int(np.diff(self.active.rows.indptr)[live].sum())
@@ -113,10 +127,8 @@ class Subproblem:
 
     def primal(self, v: Vector, margins: Vector) -> float:
         """P(v); ``margins`` : z_i at v."""
-        loss = replace(self.loss.loss, zone=0.0)
-        primal = 0.5 * kernels.square_sum(v - self.remainder.v)
-        primal += float(kernels.dot(self.loss.cost, losses.values(loss, margins, self.loss.t)))
-        return primal + self.remainder.objective
+        square = kernels.square_sum(v - self.remainder.v)
+        return 0.5 * square + self.loss.sharp_value(margins) + self.remainder.objective
 
     def minimise(
         self, start: Vector, precision: float, *, proven: bool = True
@@ -127,20 +139,6 @@ class Subproblem:
         best = HeldObjective(loss, self.remainder.v).minimise(start, precision, proven=proven)
         self.newton_steps += best.steps
         return best.v, loss.alpha(best.known)
-
-    def solved_by_newton(self, start: Vector, precision: float) -> Solution:
-        """Take the best v, from augmented weights on, and its α, without any visit: of a block a
-        part of the way to these, or none, if D falls."""
-        alphas, objective = self.alphas.copy(), self.objective
-        v, alpha = self.minimise(start, precision)
-        solved = self.loss.rounded(alpha)
-        self.set_alphas(solved)
-        for length in (0.5, 0.25, 0.0):
-            if self.whole or self.objective >= objective:
-                break
-            way = alphas + length * (solved.astype(np.float64) - alphas)
-            self.set_alphas(to_table(way.T, self.loss.cost))
-        return Solution(v)
 
     def take_alpha(self, alpha: Vector) -> None:
         """Take these α, rounded, and v of them."""

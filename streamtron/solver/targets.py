@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamtron.core.config import PRICES
 from streamtron.core.errors import DataError
-from streamtron.core.kernels import LN2
+from streamtron.core.kernels import LN2, SURE
 from streamtron.core.losses import NO_NUMBERS, Domain, Loss, domain
 from streamtron.core.rows import Chunk, Facts, Label
 
@@ -34,9 +34,6 @@ def to_alphas(alpha: NDArray[np.float64], domain: Domain) -> NDArray[np.float32]
     rounded[beyond] = np.nextafter(rounded[beyond], np.float32(0.0))
     return rounded
 
-
-SURE = 2.0**-30
-"""See ``to_table``."""
 
 Table = NDArray[np.float32]
 """α_kj of rows of softmax, shape (rows, K); 0 where j is the row's class."""

@@ -106,6 +106,17 @@ def visit(
 ) -> None:
     """Visit rows in the order of ``positions`` by dual coordinate ascent: the running weights and
     ``alphas`` (of ``rows``) change in place, and ``moved`` becomes 1 where they do."""
+    if loss.softmax:
+        number = alphas.shape[1]
+        weights = np.ascontiguousarray(running.augmented.reshape(number, -1).T)
+        of_rows = targets.t, targets.costs, targets.squares, rho, alphas
+        for some in passes.visits(rows, positions, number):
+            running.updates += kernels.visit_softmax(
+                rows, some, *of_rows, weights, running.scalars, moved
+            )
+        v = weights.T.ravel()
+        running.w[:], running.scalars[kernels.BIAS] = v[:-1], v[-1]
+        return
     given = targets.signs, targets.costs, rho, loss.sharp, targets.t, targets.squares
     for some in passes.visits(rows, positions):
         state = alphas, running.w, running.scalars, moved

@@ -217,6 +217,42 @@ def test_the_kernels_of_softmax_equal_their_oracle(seed):
     assert totals.tolist() == scan.totals
 
 
+@pytest.mark.parametrize("seed", range(examples(100)))
+def test_visits_of_softmax_equal_their_oracle_and_no_visit_lowers_the_dual(seed):
+    drawn, rng = draw(seed), np.random.default_rng(seed)
+    n, targets = len(drawn.labels), drawn.targets
+    costs = np.where(rng.random(n) < 0.1, 0.0, drawn.costs)
+    alphas = to_table(drawn.alphas.T.astype(float), drawn.costs)
+    v = weights_of(drawn._replace(alphas=alphas)) if rng.random() < 0.7 else drawn.W
+    weights, order = np.ascontiguousarray(v.T), rng.integers(0, n, 3 * n)
+    scalars, moved = np.array([0.0, np.square(v).sum(), 0.0, 0.0]), np.full(n, 7, np.uint8)
+    plain = oracle.SoftmaxAscent(drawn.rho, weights.tolist(), alphas.tolist(), scalars[1])
+    given = drawn.rows, order, targets.t, costs, targets.squares, drawn.rho
+    dual, rows = scalars[kernels.GAINS] - 0.5 * scalars[kernels.SQ_NORM], [*map(row_of, drawn.X)]
+    updates = kernels.visit_softmax(*given, alphas, weights, scalars, moved)
+    of_rows = [(k, rows[k], drawn.labels[k], costs[k], targets.squares[k]) for k in order]
+    changed = [plain.visit(*row) for row in of_rows]
+    last = dict(zip(order, changed, strict=True))
+    assert updates == sum(changed)
+    assert moved.tolist() == [last.get(k, 7) for k in range(n)]
+    assert alphas.tolist() == plain.alphas
+    assert weights.tolist() == plain.weights
+    assert scalars.tolist() == [0.0, max(plain.sq_norm, 0.0), plain.lost, plain.gains]
+    after = scalars[kernels.GAINS] - 0.5 * scalars[kernels.SQ_NORM]
+    assert after >= dual - 1e-6 * (abs(dual) + costs.sum())
+
+
+def row_of(x: NDArray[np.float32]) -> oracle.Row:
+    """Column and value of what is not 0."""
+    return [(int(c), float(x[c])) for c in np.flatnonzero(x)]
+
+
+@pytest.mark.parametrize("x", [-700.0, -30.0, -2.0, -0.5, 0.0, 0.5671, 1.0, 3.9, 4.1, 50.0, 1e9])
+def test_wright_s_omega_is_off_by_a_millionth_at_most(x):
+    w = oracle.wright_omega(x)
+    assert w == pytest.approx(float(mpmath.lambertw(mpmath.exp(x)).real), rel=1e-6)
+
+
 def test_dual_variables_are_made_less_where_rounding_makes_their_sum_too_large():
     rng = np.random.default_rng(0)
     others = rng.dirichlet(np.ones(5), 1_000).T * 3.0

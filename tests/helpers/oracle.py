@@ -339,3 +339,105 @@ class SoftmaxScan:
         elif (least := (1.0 - s) - 2.0 * (K + 4) * u) > 2.0**-1000:
             entropy -= least * losses.log(least)
         return max(entropy - u * ((2.0 * K + 32.0) * entropy + (4.0 * K + 16.0) * s), 0.0)
+
+
+class SoftmaxAscent(SoftmaxScan):
+    """Dual ascent by row of K classes, with the bits of the kernel. ``weights``: v_j and its bias
+    in column j; ``alphas``: 0 of the row's class; both are changed in place."""
+
+    def __init__(
+        self, rho: float, weights: list[list[float]], alphas: list[list[float]], sq_norm: float
+    ) -> None:
+        super().__init__(len(weights[0]), len(weights), rho, ())
+        self.weights, self.alphas = weights, alphas
+        self.sq_norm, self.gains, self.lost, self.visited = sq_norm, 0.0, 0.0, 0
+
+    def visit(self, k: int, row: Row, y: int, cost: float, square: float) -> bool:
+        """The best step of the α of a row, unless it is quiet; whether they have changed."""
+        q, others, top = square + self.rho * self.rho, 0.0, 0.0
+        self.visited += 1
+        if cost == 0.0:
+            return False
+        z = [0.0] * self.classes
+        for column, value in row:
+            z = [a + float(value) * w for a, w in zip(z, self.weights[column], strict=True)]
+        z = [a + self.rho * w for a, w in zip(z, self.weights[-1], strict=True)]
+        before = self.alphas[k]
+        for alpha in before:
+            others += alpha
+        shares = [cost - others if j == y else alpha for j, alpha in enumerate(before)]
+        top, total = max(z), 0.0
+        powers = [losses.exp_minus(top - a) for a in z]
+        for power in powers:
+            total += power
+        logarithm = top + losses.log(total)
+        earned = cost * self.gain(before, y, others, cost)
+        gap = cost * logarithm - earned
+        for share, a in zip(shares, z, strict=True):
+            gap -= share * a
+        self.lost += gap
+        if gap * self.visited < 0.2 * self.lost:
+            return False
+        new = _best_alphas(z, logarithm, q, cost, shares, powers, total)
+        new[y], total = 0.0, 0.0
+        new = [float(np.float32(alpha)) for alpha in new]
+        for alpha in new:
+            total += alpha
+        sure = total <= cost * (1.0 - 2.0**-30)
+        scale = 1.0 if sure else cost / total * (1.0 - 2.0**-21)
+        new = [float(np.float32(scale * alpha)) for alpha in new]
+        steps, change, total = [a - b for a, b in zip(before, new, strict=True)], 0.0, 0.0
+        for alpha, step in zip(new, steps, strict=True):
+            total += alpha
+            change -= step
+        self.alphas[k] = new
+        if not any(steps):
+            return False
+        steps[y] = change
+        for step, a in zip(steps, z, strict=True):
+            self.sq_norm += 2.0 * step * a + q * (step * step)
+        for column, value in [*row, (-1, self.rho)]:
+            moved = zip(self.weights[column], steps, strict=True)
+            self.weights[column] = [w + float(value) * step for w, step in moved]
+        self.gains += cost * self.gain(new, y, total, cost) - earned
+        return True
+
+
+def _best_alphas(
+    z: Sequence[float],
+    logarithm: float,
+    q: float,
+    cost: float,
+    alphas: Sequence[float],
+    sizes: list[float],
+    total: float,
+) -> list[float]:
+    """The α' that maximise C H(α'/C) + Σ (α'_j − α_j) z_j − ½ q ‖α' − α‖²."""
+    if q * cost > 2.0**-1000:
+        sides = [a + q * alpha for a, alpha in zip(z, alphas, strict=True)]
+        multiplier = logarithm - losses.log(q * cost)
+        for _ in range(100):
+            total, slope = 0.0, 0.0
+            sizes = [wright_omega(side - multiplier) for side in sides]
+            for u in sizes:
+                total += u
+                slope += u / (1.0 + u)
+            if abs(total - q * cost) <= 1e-4 * (q * cost):
+                break
+            multiplier += (total - q * cost) / slope
+    return [cost * (u / total) for u in sizes]
+
+
+def wright_omega(x: float) -> float:
+    """The ω with ω + ln ω = x, about."""
+    if x < -30.0:
+        return losses.exp_minus(-x)
+    if x <= -0.5:
+        w = losses.exp_minus(-x) / (1.0 + losses.exp_minus(-x))
+    elif x <= 4.0:
+        w = 1.0 + (x - 1.0) * (0.5 + (x - 1.0) / 16.0)
+    else:
+        w = x - losses.log(x) + losses.log(x) / x
+    r = x - w - losses.log(w)
+    f = 2.0 * (1.0 + w) * (1.0 + w + 2.0 * r / 3.0)
+    return w * (1.0 + r / (1.0 + w) * (f - r) / (f - 2.0 * r))
