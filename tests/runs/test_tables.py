@@ -22,8 +22,10 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import LinearSVC
 
 import streamtron
+from streamtron.core.config import Settings
 from streamtron.core.errors import DataError, MachineError, SettingsError
 from streamtron.data.formats import tables
+from streamtron.data.profile import with_guesses
 from streamtron.model.onnx_graph import onnx_inputs
 from tests.helpers.processes import Ended, here, succeeded
 
@@ -311,6 +313,17 @@ def test_auto_leaves_columns_out_that_are_named_after_a_minus(table, caplog):
     assert "columns auto: age:number,income:number,city:category" in caplog.text
     with pytest.raises(SettingsError, match="columns auto without 'pay': no such column"):
         streamtron.fit(table / "people.csv", columns="auto,-pay", label="label")
+
+
+def test_auto_takes_every_column_of_a_wide_table_and_names_twenty(tmp_path, caplog):
+    table = np.random.default_rng(0).normal(size=(30, 1_200))
+    frame = pd.DataFrame(table, columns=[f"x{k}" for k in range(1_200)])
+    frame.assign(label=table[:, 0] > 0).to_parquet(tmp_path / "wide.parquet")
+    with caplog.at_level(logging.WARNING):
+        settings = with_guesses(Settings(columns="auto"), [str(tmp_path / "wide.parquet")])
+    assert len(settings.columns) == 1_200
+    assert "x19:number,… 1,180 more" in caplog.text
+    assert "x20" not in caplog.text
 
 
 def test_the_columns_that_inspect_writes_are_those_of_auto(table, tmp_path):
