@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,7 @@ def main() -> None:
                 for given in ([], ["--active-set", tenth]):
                     settings = Settings(loss=loss, active_set=given[1] if given else None)
                     plan = describe_shards([shards], settings, Machine())["plan"]
+                    shutil.rmtree(Path(place, f"{name}.model.run"), ignore_errors=True)
                     report = fit(shards, Path(place, name + ".model"), "--loss", loss, *given)
                     total = plan["total" if report["newton_steps"] else "total_of_visits"]
                     seconds = plan["preparing"] + plan["scanning"] + plan["solving"]

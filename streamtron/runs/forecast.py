@@ -14,17 +14,20 @@ from streamtron.data.flat_file import SHORT
 from streamtron.runs.memory import DataSize, fits_in_memory
 from streamtron.solver.hessian import HEAD
 
-DECODED = {"parquet": 45e6, "arrow": 45e6, "libsvm": 30e6, "vw": 15e6}
+DECODED = {"parquet": 22e6, "arrow": 22e6, "libsvm": 18e6, "vw": 12e6}
 """Format → nonzeros that two threads decode, check and write in a second."""
 
-DECODED_OF_TABLES = 8e6
+DECODED_OF_TABLES = 10e6
 """The same of CSV, JSON lines and other formats."""
 
-VISITED, SCANNED = 110e6, 200e6
+VISITED, SCANNED = 100e6, 90e6
 """Nonzeros that a thread visits, and that two threads decode and scan, in a second."""
 
-MULTIPLIED = 2e9
+MULTIPLIED = 4e9
 """Products of two values of a row that are summed in a second, where columns are few."""
+
+BEGUN = 0.8
+"""Seconds before anything is read."""
 
 VISITS = {"log_loss": (4.0, 6.5), "poisson": (4.0, 6.5)}
 """Loss → visits of each row where all rows are in memory, and where they are not."""
@@ -70,4 +73,4 @@ def forecast(settings: Settings, size: DataSize, format: str) -> Forecast:
         readings, visits = (1, in_memory) if holds_all else (READINGS, in_buffers)
         solving = visits * nonzeros / VISITED
     decoded = nonzeros / DECODED.get(format, DECODED_OF_TABLES)
-    return Forecast(disk, decoded, readings * scan, classes * solving)
+    return Forecast(disk, BEGUN + decoded, readings * scan, classes * solving)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import lzma
 import re
@@ -18,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamtron.core.errors import DataError
-from streamtron.data import ReaderConfig
+from streamtron.data import ReaderConfig, find_shards
 from streamtron.data.formats import text_kernels
 from streamtron.data.formats.text_tables import CsvReader
+from streamtron.data.readers import open_reader, resolve_reading
 from streamtron.data.transform import Transformer
 from streamtron.runs.fit import fit
 from streamtron.runs.predict import predict
@@ -64,8 +66,8 @@ fields = st.text(st.sampled_from('ab",\n\r é'), max_size=6)
 
 
 @settings(max_examples=examples(100), deadline=None, derandomize=True)
-@given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30))
-def test_rows_are_cut_where_they_end_whatever_their_quotes(rows):
+@given(st.lists(st.tuples(fields, st.integers(-9, 9)), min_size=1, max_size=30), st.integers(1, 3))
+def test_rows_are_cut_where_they_end_whatever_their_quotes_and_the_number_of_threads(rows, threads):
     class SmallBlocks(CsvReader):
         BLOCK_BYTES = 60
 
@@ -75,7 +77,7 @@ def test_rows_are_cut_where_they_end_whatever_their_quotes(rows):
         path = Path(root, "a.csv")
         path.write_text(text.getvalue(), newline="", encoding="utf-8")
         texts = ReaderConfig(transformer=Transformer(b"", (("t", "text"),)), null_values=())
-        reader = SmallBlocks(str(path), "a.csv", texts)
+        reader = SmallBlocks(str(path), "a.csv", texts, None, threads)
         cells = [row["t"] or "" for batch in reader.rows(["t"]) for row in batch.to_pylist()]
     assert cells == [cell for cell, _ in rows]
 
@@ -146,6 +148,24 @@ def test_what_is_wrong_in_text_is_refused_with_its_place_and_leaves_no_model(
     assert not run.exists() or [path.name for path in run.iterdir()] == ["cache"]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("name", "header", "row", "bad"),
+    [("a.csv", "y,f1\n", "1,2\n", "3\n"), ("a.jsonl", "", OBJECT, '{"y": "a"}\n')],
+)
+def test_a_bad_row_megabytes_later_is_named_after_all_rows_before_it(
+    name, header, row, bad, threads, tmp_path
+):
+    rows = 3 * (1 << 20) // len(row)
+    (tmp_path / name).write_text(header + rows * row + bad + rows * row + bad)
+    [shard] = find_shards([tmp_path / name])
+    reader = open_reader(shard, resolve_reading(shard, ReaderConfig()), threads)
+    passed = itertools.accumulate(batch.rows for batch in reader.batches())
+    assert rows // 2 < next(so_far for so_far in passed if so_far > rows // 2) <= rows
+    with pytest.raises(DataError, match=f"{name}, row {rows + 1}: not a"):
+        list(passed)
+
+
 def test_no_category_is_rounded(tmp_path):
     numbers = [2**63 - 1 - k for k in range(20)] * 2  # every float64 near them is of many
     write(tmp_path / "a.jsonl", {"id": numbers, "y": ["a", "b"] * 20})
@@ -183,7 +203,7 @@ def test_brackets_in_strings_of_json_nest_nothing(parts, depth):
 def test_a_process_that_has_refused_a_csv_file_ends_without_being_aborted(tmp_path):
     (tmp_path / "a.csv").write_text("y,f1\n1,2\n2,3,4\n")
     code = f"""
-from streamtron.data import ReaderConfig
+from streamtron.data import ReaderConfig, find_shards
 from streamtron.data.formats.text_tables import CsvReader
 try:
     CsvReader({str(tmp_path / "a.csv")!r}, "a.csv", ReaderConfig()).resolve()

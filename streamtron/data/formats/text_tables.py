@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -28,12 +28,16 @@ from streamtron.data.formats.layouts import Spot, is_string
 from streamtron.data.formats.tables import Part, TableReader
 from streamtron.data.formats.text_labels import NUMBER
 from streamtron.data.formats.text_stream import Cut, TextStream
+from streamtron.data.prefetch import in_order
 
 MOST_NESTED = 64
 """Depth of lists and objects in JSON: pyarrow's time grows with its square, and its stack ends."""
 
 MOST_COLUMNS = 100_000
 """Columns of a CSV file, at most."""
+
+WIDE = 1_000
+"""Columns from which on one thread parses: each thread has buffers for all columns."""
 
 _COLUMN_BYTES = 1 << 15  # pyarrow's buffers of a column, twice what was measured
 _NULL_VALUES = [*csv.ConvertOptions().null_values, "?"]
@@ -80,23 +84,34 @@ class TextTableReader(StreamedReader):
         return table
 
     def _tables(
-        self, stream: TextStream, schema: pa.Schema | None
+        self, stream: TextStream, schema: pa.Schema | None, threads: int = 1
     ) -> Generator[tuple[pa.Table, Cut]]:
-        """Parse some rows at a time: the columns of a schema, or all as what they look like."""
+        """Parse some rows at a time: the columns of a schema, or all as what they look like. After
+        the text with the names of the columns, threads parse texts side by side."""
         known = [] if schema is None else self._first_schema.names
         names, size, rows = None, self.BLOCK_BYTES, 0
-        for cut in stream.cuts(size, self.KIND, longest=size, end_of=self._end_of_rows):
+
+        def parsed(cut: Cut) -> tuple[Cut, pa.Table | pa.ArrowInvalid]:
             try:
-                table = self._parsed(cut.text, names, schema)
-            except pa.ArrowInvalid as error:
-                if re.match("(CSV parse error: )?Empty (CSV|JSON) file", str(error)):
-                    continue
-                rows_before = rows - (
-                    names is None and not self.IS_TYPED
-                )  # a header is in the text
-                raise self._refusal(error, rows_before, known, cut) from error
-            names, rows = known or table.schema.names, rows + len(table)
-            yield table, cut
+                return cut, self._parsed(cut.text, names, schema)
+            except pa.ArrowInvalid as error:  # which names a row of this text
+                return cut, error
+
+        cuts = stream.cuts(size, self.KIND, longest=size, end_of=self._end_of_rows)
+        with ExitStack() as stack:
+            tables: Iterator[tuple[Cut, pa.Table | pa.ArrowInvalid]] = map(parsed, cuts)
+            while (item := next(tables, None)) is not None:
+                cut, table = item
+                if isinstance(table, pa.ArrowInvalid):
+                    if re.match("(CSV parse error: )?Empty (CSV|JSON) file", str(table)):
+                        continue
+                    has_header = names is None and not self.IS_TYPED
+                    raise self._refusal(table, rows - has_header, known, cut) from table
+                if names is None:
+                    names = known or table.schema.names
+                    tables = stack.enter_context(closing(in_order(parsed, cuts, threads)))
+                rows += len(table)
+                yield table, cut
 
     @abstractmethod
     def _end_of_rows(self, cut: Cut, last: bool) -> int:
@@ -152,7 +167,9 @@ class TextTableReader(StreamedReader):
         fields = [self._schema(file).field(column) for column in columns]
         wide = [_wide(field) if field.name in numbers else field for field in fields]
         row = 1
-        for table, cut in self._tables(file, pa.schema(wide)):
+        threads = self._threads if len(self._first_schema) < WIDE else 1
+        tables = self._tables(file, pa.schema(wide), threads)
+        for table, cut in tables:
             for batch in table.to_batches():
                 spot, end = Spot(self.name, "", row), cut.bytes_read / size
                 arrays = [self._whole(batch.column(f.name), f, row) for f in fields]
