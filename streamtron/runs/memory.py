@@ -15,7 +15,7 @@ from streamtron.data.arrays import MemoryData
 from streamtron.data.sample import has_transformer
 from streamtron.solver.alphas import IN_MEMORY
 from streamtron.solver.few_columns import SPARSE
-from streamtron.solver.hessian import HEAD
+from streamtron.solver.hessian import head_of
 from streamtron.solver.order import GROUP
 from streamtron.solver.passes import BLOCKS, GATHERED
 
@@ -141,7 +141,8 @@ def memory_needed(
     if holds_all:
         active += SHARED_ROW_BYTES * rows * (learners - 1)
     alphas = ALPHA_BYTES * learners * classes * (rows if rows * classes <= IN_MEMORY else 0)
-    outside, sums, margins = min(size.columns + 1, HEAD), 0, int(SOLVER_SHARE * rows_held)
+    outside, sums = min(size.columns + 1, head_of(classes)), 0
+    margins = int(SOLVER_SHARE * rows_held)
     head = HEAD_BYTES * outside**2 * classes
     if threads > learners == 1:  # threads that share a sum have one each, see BlockSums
         largest = BLOCKS * max(columns + 1, outside**2)

@@ -186,15 +186,21 @@ class Preconditioner:
     """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0; plus the
     Hessian of rows ``outside``, whose columns are then all in the head.
 
-    The head is a set of columns, those with the largest H_jj where it is first asked for. Where all
-    columns that occur are in it, the inverse is exact but for rounding. From one f to the next, H
-    is updated by the rows whose f_i has changed. Sums run in kernels, in one order.
+    The head is a set of ``most`` columns or fewer, those with the largest H_jj where it is first
+    asked for. Where all columns that occur are in it, the inverse is exact but for rounding. From
+    one f to the next, H is updated by the rows whose f_i has changed. Sums run in kernels, in one
+    order.
     """
 
     def __init__(
-        self, rows: Rows, rho: float, columns: int, outside: Outside | None = None
+        self,
+        rows: Rows,
+        rho: float,
+        columns: int,
+        outside: Outside | None = None,
+        most: int = HEAD,
     ) -> None:
-        self._rows, self._rho, self._outside = rows, rho, outside
+        self._rows, self._rho, self._outside, self._most = rows, rho, outside, most
         self._factors = np.zeros(len(rows.indptr) - 1)
         self._occurring = passes.occurring(rows)
         self._inside = passes.BlockSums(rows, self._factors, self._occurring)  # with f_i > 0
@@ -240,12 +246,22 @@ class Preconditioner:
 
     def _choose_head(self, factors: Vector) -> NDArray[np.int64]:
         """Return the head's columns, as many as it is worth, in ascending order."""
-        heaviest = np.argsort(-self._diagonal, kind="stable")[:HEAD]
+        heaviest = np.argsort(-self._diagonal, kind="stable")[: self._most]
         occurring = int(np.count_nonzero(self._diagonal[heaviest] > 1.0))
         size = occurring
         if self._outside is None:
             size = head_size(np.diff(self._rows.indptr)[factors > 0.0] + 1, occurring)
         return np.sort(heaviest[:size])
+
+
+def head_of(classes: int) -> int:
+    """Return how many columns the head of each class may have, so that the matrices of all classes
+    take no more than those of one.
+
+    >>> head_of(1), head_of(50)
+    (1000, 141)
+    """
+    return math.isqrt(HEAD * HEAD // classes)
 
 
 def head_size(lengths: NDArray[np.int64], occurring: int) -> int:

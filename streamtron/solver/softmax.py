@@ -25,7 +25,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.hessian import Hessian, Outside, Preconditioner
+from streamtron.solver.hessian import Hessian, Outside, Preconditioner, head_of
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import Table, Targets, sums_of_others, to_table
 from streamtron.solver.weights import DualPoint
@@ -198,7 +198,10 @@ class ClassHessian:
     def __init__(self, held: HeldClasses, columns: int) -> None:
         self._held, self._shares = held, np.zeros(0)
         rows, width = held.held.rows, (columns + 1) // held.classes
-        self._classes = [Preconditioner(rows, held.rho, width - 1) for _ in range(held.classes)]
+        most = head_of(held.classes)
+        self._classes = [
+            Preconditioner(rows, held.rho, width - 1, most=most) for _ in range(held.classes)
+        ]
 
     def update(self, shares: Vector) -> None:
         """Take H at other weights. ``shares`` : C_k p_kj there."""
