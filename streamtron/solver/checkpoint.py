@@ -188,11 +188,11 @@ def _made(kind: Any, value: Any) -> Any:
     kinds, origin = get_args(kind), get_origin(kind)
     if NoneType in kinds:
         return None if value is None else _made(kinds[0], value)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
         if value.keys() != {*_names(kind)}:
             raise ValueError(f"other fields than {kind} has")
-        return kind(**{name: _made(hints[name], value[name]) for name in value})  # type: ignore[operator]
+        return kind(**{name: _made(hints[name], value[name]) for name in value})
     if origin is list:
         return [_made(kinds[0], item) for item in value]
     if origin is dict:
