@@ -209,6 +209,7 @@ def jobs(names: Sequence[str], settings: Mapping[str, Any]) -> str:
             "[[job]]",
             f'name = "{name}"',
             f"command = {json.dumps(command)}",
+            "after = []",
             "accept_uncertified = true",
         ]
     return "\n".join(lines)

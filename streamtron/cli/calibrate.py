@@ -13,7 +13,7 @@ from streamtron.core.text import some
 
 
 @options.command()
-@click.argument("model", type=options.Read())
+@click.argument("model", type=click.Path())
 @options.shards_argument
 @options.calibration_option
 @options.distributed_options

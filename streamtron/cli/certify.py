@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @options.command()
-@click.argument("model", type=options.Read())
-@click.argument("shards", nargs=-1, type=options.Read())
-@click.option("--witness", type=options.Read(), help="Witness of the fit; one reading is enough.")
+@click.argument("model", type=click.Path())
+@click.argument("shards", nargs=-1, type=click.Path())
+@click.option("--witness", type=click.Path(), help="Witness of the fit; one reading is enough.")
 @options.flag("--accept-exclusions", help="Accept a --witness that leaves out forgotten rows.")
 @options.number(
     "--readings", least=0, default=4, help="Readings after the first without a witness [4]."

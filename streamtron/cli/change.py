@@ -44,14 +44,14 @@ def update(run: str, shards: tuple[str, ...], **given: Any) -> int:
 
 @options.command()
 @click.argument("run", type=click.Path())
-@click.argument("shards", nargs=-1, type=options.Read())
+@click.argument("shards", nargs=-1, type=click.Path())
 @click.option(
     "--key", metavar="COLUMN", help="Only rows whose COLUMN holds a --value (not in libsvm text)."
 )
 @click.option("--value", multiple=True, help="Value to look for in --key; can be repeated.")
 @click.option(
     "--rows",
-    type=options.Read(dir_okay=False),
+    type=click.Path(dir_okay=False),
     help="Only the rows in this CSV file with columns shard,row; rows count from 0.",
 )
 @options.setting_options("tol", "max_epochs")

@@ -17,7 +17,7 @@ from streamtron.core.config import PLACES, Settings
     "-o",
     "--output",
     required=True,
-    type=options.Written(file_okay=False),
+    type=click.Path(file_okay=False),
     help="Directory of the new shards, new or empty.",
 )
 @click.option(

@@ -35,8 +35,8 @@ _OF_A_CLASS = ("support", "precision", "recall", "f1", "roc_auc")
 
 
 @options.command()
-@click.argument("model", type=options.Read())
-@click.argument("shards", nargs=-1, type=options.Read())
+@click.argument("model", type=click.Path())
+@click.argument("shards", nargs=-1, type=click.Path())
 @options.number(
     "--worst", least=0, default=0, help="List the N rows that are most wrong, and where they are."
 )

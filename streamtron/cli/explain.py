@@ -16,8 +16,8 @@ _CLASSES = 3
 
 
 @options.command()
-@click.argument("model", type=options.Read())
-@click.argument("shards", nargs=-1, type=options.Read())
+@click.argument("model", type=click.Path())
+@click.argument("shards", nargs=-1, type=click.Path())
 @options.number("--row", help="Number of a row of SHARDS, from 0, to be explained.", least=0)
 @options.number("--most", help="Number of features shown of each class [20].", default=20)
 @options.json_option

@@ -12,7 +12,7 @@ from streamtron.cli.terminal import complain
 
 
 @options.command()
-@click.argument("model", type=options.Read())
+@click.argument("model", type=click.Path())
 @click.option(
     "--format",
     "format_",

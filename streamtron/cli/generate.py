@@ -20,7 +20,7 @@ def _choice(name: str, *values: str, help: str) -> Callable[[Any], Any]:
 
 
 @options.command()
-@click.argument("directory", type=options.Written(file_okay=False))
+@click.argument("directory", type=click.Path(file_okay=False))
 @_whole("--rows", required=True, help="Rows, at least 1.")
 @_choice("--kind", "text", "dense", "clicks", help="Kind of the rows.")
 @_whole("--columns", help="Columns [text 30000, dense 50, clicks 1000000].")

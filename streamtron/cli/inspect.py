@@ -19,7 +19,7 @@ from streamtron.core.files import write_atomically
 
 
 @options.command()
-@click.argument("paths", nargs=-1, required=True, type=options.Read())
+@click.argument("paths", nargs=-1, required=True, type=click.Path())
 @options.flag("--plan", help="Show only the memory that a fit of shards would need.")
 @options.written(
     "--write-columns",

@@ -18,14 +18,6 @@ from streamtron.sweeps.grid import first_loss, values_of
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class Read(click.Path):
-    """The type of what a command reads: a job of a batch runs again when it changes."""
-
-
-class Written(click.Path):
-    """The type of what a command writes: a job of a batch runs again when it is missing."""
-
-
 class Parsed(click.ParamType):  # type: ignore[type-arg]
     """Text that a function parses; if it raises a ValueError, a message has ``expected``."""
 
@@ -60,7 +52,7 @@ def whole_number(least: int = 0) -> Parsed:
 
 def written(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
     """Return an option of a file to write."""
-    return click.option(*names, type=Written(dir_okay=False), help=help, **how)
+    return click.option(*names, type=click.Path(dir_okay=False), help=help, **how)
 
 
 def flag(*names: str, help: str) -> Callable[[Command], Command]:
@@ -70,7 +62,9 @@ def flag(*names: str, help: str) -> Callable[[Command], Command]:
 
 def several(*names: str, help: str, **how: Any) -> Callable[[Command], Command]:
     """Return an option of files to read that can be repeated."""
-    return click.option(*names, multiple=True, type=Read(), help=f"{help} Can be repeated.", **how)
+    return click.option(
+        *names, multiple=True, type=click.Path(), help=f"{help} Can be repeated.", **how
+    )
 
 
 def number(*names: str, help: str, least: int = 1, **how: Any) -> Callable[[Command], Command]:
@@ -209,11 +203,11 @@ def _remembered(
 metrics_option = _remembered(
     "metrics",
     "--metrics",
-    type=Written(dir_okay=False),
+    type=click.Path(dir_okay=False),
     read=checked_metrics,
     help="File for metrics, in Prometheus' text format.",
 )
-shards_argument = click.argument("shards", nargs=-1, required=True, type=Read())
+shards_argument = click.argument("shards", nargs=-1, required=True, type=click.Path())
 
 run_options = _together(
     run_dir_option,

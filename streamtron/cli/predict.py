@@ -14,8 +14,8 @@ from streamtron.core.text import unknown_text, with_types
 
 
 @options.command()
-@click.argument("model", type=options.Read())
-@click.argument("shards", nargs=-1, required=True, type=options.Read())
+@click.argument("model", type=click.Path())
+@click.argument("shards", nargs=-1, required=True, type=click.Path())
 @options.written(
     "-o",
     "--output",

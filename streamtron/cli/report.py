@@ -11,7 +11,7 @@ from streamtron.cli.common import check_files, executor_of
 
 
 @options.command()
-@click.argument("run", type=options.Read())
+@click.argument("run", type=click.Path())
 @options.written("-o", "--output", help="File for the page, .html.", required=True)
 @options.several(
     "--valid",

@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 import xxhash
 
 from streamtron.cluster.client import Workers, still_wanted
-from streamtron.core.errors import StreamtronError
 from streamtron.core.files import locked, write_atomically
 from streamtron.core.sealed import canonical
-from streamtron.data import find_shards
 
 POLL = 0.5
 """Seconds between checks whether a job was cancelled."""
@@ -35,8 +33,6 @@ class Job(NamedTuple):
     name: str
     words: list[str]
     after: list[str]
-    inputs: list[str]
-    outputs: list[str]
     logs: str
     accepted: tuple[int, ...]
     has_memory: bool
@@ -49,7 +45,7 @@ class Job(NamedTuple):
 class Status(NamedTuple):
     """What became of a job: waiting, running, done, failed, stopped or, if one before it is not
     done, skipped. ``sentence`` : the last line on its stderr, if it failed. ``digest`` : of its
-    command line, of its inputs, and of when the jobs before it ended."""
+    command line, and of when the jobs before it ended."""
 
     name: str
     command: str
@@ -88,11 +84,10 @@ def run_batch(
 
 def run_job(job: Job, again: bool, memory: int | None, *before: Status) -> Status:
     """Run a job, unless it is done or one before it is not, and write its status."""
-    what = [job.words, *map(_stamps, job.inputs), *(status.finished for status in before)]
+    what = [job.words, *(status.finished for status in before)]
     digest = xxhash.xxh3_128_hexdigest(canonical(what).encode())
     earlier = status_of(job)
-    done = earlier.state == "done" and earlier.digest == digest
-    if done and not again and all(map(os.path.exists, job.outputs)):
+    if earlier.state == "done" and earlier.digest == digest and not again:
         return earlier
 
     def written(state: str, code: int | None = None, sentence: str = "") -> Status:
@@ -120,13 +115,6 @@ def command_line(job: Job, earlier: Status, digest: str, memory: int | None) -> 
         cut_off = earlier.state in ("running", "stopped") and earlier.digest == digest
         words.insert(0, "--resume" if cut_off and command == "fit" else "--overwrite")
     return [command, *[f"--memory={memory}"] * (job.has_memory and memory is not None), *words]
-
-
-def _stamps(path: str) -> list[Any]:
-    """Return names, sizes and times of the files that a path, glob or URI stands for."""
-    with suppress(StreamtronError, OSError):  # the job itself will report it
-        return [[shard.path, shard.size, shard.mtime_ns] for shard in find_shards([path])]
-    return [path, os.path.isfile(path) and os.stat(path).st_mtime_ns]
 
 
 CHILD = """
