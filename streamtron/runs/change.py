@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -297,7 +296,7 @@ class EditableRun:
         pairs = zip(self.files, self.manifest.shards, strict=True)
         return [(file, record) for file, record in pairs if file is not None]
 
-    @cached_property
+    @property
     def removed(self) -> Rows:
         """The rising numbers of the run's rows that go out."""
         removed, files = [NO_ROWS], zip(self.shards, self.files, strict=True)
@@ -312,10 +311,11 @@ class EditableRun:
 
     def remaining(self, alphas: Alphas) -> Pieces:
         """Yield the α of the run's rows that stay, by their new numbers."""
+        removed = self.removed
         for numbers, values in alphas.nonzero():
             rows = numbers // alphas.width
-            stays = ~np.isin(rows, self.removed)
-            less = np.searchsorted(self.removed, rows[stays])
+            stays = ~np.isin(rows, removed)
+            less = np.searchsorted(removed, rows[stays])
             yield numbers[stays] - alphas.width * less, values[stays]
 
     def not_read(self, file: ShardFile, rows: Rows) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +26,8 @@ from streamtron.model.metrics import HELD, Evaluation, ProbabilityScores, Scores
 from streamtron.model.mistakes import Mistakes
 from streamtron.model.residuals import Residuals
 from streamtron.model.scoring import chosen_classes, labels_of, matrix_of
-from streamtron.runs.finished_run import check_as_read, read_shards, run_of
+from streamtron.runs.finished_run import check_as_read, read_shards, recorded_shards, run_of
 from streamtron.runs.inputs import Paths, as_model, as_paths, reading_to_score, with_labels_of
-from streamtron.runs.store import reading as open_to_read
 
 
 def evaluate(
@@ -108,13 +106,12 @@ def columns_not_used(model: LinearModel | str, shards: Paths) -> dict[str, Any]:
 
 def trained_on(directory: str | os.PathLike[str], shards: Paths) -> list[ShardRecord]:
     """Return the shards of a run that are among others, byte for byte; [] where there is no run."""
-    with suppress(DataError):
-        records = open_to_read(directory).manifest.shards
-        sizes = {record.bytes for record in records}
-        alike = [file for file in find_shards(as_paths(shards)) if file.size in sizes]
-        prints = {fingerprint(file.path, file.name) for file in alike}
-        return [record for record in records if record.fingerprint in prints]
-    return []
+    if not (records := recorded_shards(directory)):
+        return []
+    sizes = {record.bytes for record in records}
+    alike = [file for file in find_shards(as_paths(shards)) if file.size in sizes]
+    prints = {fingerprint(file.path, file.name) for file in alike}
+    return [record for record in records if record.fingerprint in prints]
 
 
 def score_shards(

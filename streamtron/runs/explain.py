@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,8 @@ from streamtron.data import ShardRows, find_shards, no_rows
 from streamtron.data.sample import first_rows_of
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.model.scoring import labels_of, matrix_of
-from streamtron.runs.finished_run import run_directory
+from streamtron.runs.finished_run import recorded_shards, run_directory
 from streamtron.runs.inputs import Paths, as_model, as_paths, reading_from_model, reading_to_score
-from streamtron.runs.store import reading as open_to_read
 
 MOST = 20
 """Features shown by default."""
@@ -139,10 +137,7 @@ def first_rows(
     of those of its run, as a table; None where there are none."""
     if model.transformer is None:
         return None
-    paths = [*given]
-    if not given:
-        with suppress(DataError):
-            paths = [shard.path for shard in open_to_read(run_directory(path)).manifest.shards]
+    paths = [*given] or [shard.path for shard in recorded_shards(run_directory(path))]
     if not paths or not (given or all(map(os.path.exists, paths))):
         return None
     return first_rows_of(find_shards(paths), reading_from_model(model), most)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from streamtron.core.errors import DataError, SettingsError
+from streamtron.core.errors import DataError, SettingsError, StreamtronError
 from streamtron.core.files import absolute, as_path, locked
 from streamtron.data import Manifest, ShardFile, ShardRecord
 from streamtron.data.storage import fingerprint
@@ -115,6 +115,13 @@ def run_of(
             "MODEL SHARDS, or the run directory, --run-dir."
         )
     return model, ended(directory)
+
+
+def recorded_shards(directory: str | os.PathLike[str]) -> Sequence[ShardRecord]:
+    """Return the shards of a run; none where there is no run that can be read."""
+    with suppress(StreamtronError):
+        return reading(directory).manifest.shards
+    return ()
 
 
 def read_shards(store: Store) -> tuple[Manifest, list[ShardFile]]:

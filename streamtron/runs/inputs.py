@@ -6,13 +6,13 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import MachineError, SettingsError, StreamtronError
+from streamtron.core.errors import MachineError, SettingsError
 from streamtron.core.events import Listener, WorkDone, ignore
 from streamtron.core.executor import Executor
 from streamtron.core.feature_names import Hashing
@@ -34,9 +34,8 @@ from streamtron.data.reader_config import ALL
 from streamtron.data.storage import is_uri, local_path
 from streamtron.model.import_model import CLASSES_UNKNOWN, load_any
 from streamtron.model.linear_model import LinearModel
-from streamtron.runs.finished_run import RUN_SUFFIX, run_directory
+from streamtron.runs.finished_run import RUN_SUFFIX, recorded_shards, run_directory
 from streamtron.runs.store import CACHE, is_run
-from streamtron.runs.store import reading as open_to_read
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """Files, directories or globs."""
@@ -291,8 +290,8 @@ def _read_with(inputs: Iterable[StrPath | None], runs: Iterable[StrPath]) -> Ite
         directory = path if os.path.isdir(path) else run_directory(path)
         if not os.path.isdir(model := directory.removesuffix(RUN_SUFFIX)):
             yield model
-        with suppress(StreamtronError):  # the command reads the run, and says why it cannot
-            yield from (shard.path for shard in open_to_read(directory).manifest.shards)
+        # where it cannot be read, the command that reads it says why
+        yield from (shard.path for shard in recorded_shards(directory))
 
 
 def check_outputs_of_fit(

@@ -20,6 +20,8 @@ import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
 from streamtron.core.sealed import read_sealed, write_sealed
+from streamtron.runs.change import EditableRun
+from streamtron.runs.job import Call
 from streamtron.runs.report import Outcome
 from streamtron.runs.store import Store, changing, reading
 from tests.helpers.optimum import holds_optimum
@@ -575,6 +577,19 @@ def test_a_change_killed_at_any_call_is_left_for_the_next_process_or_not_made(tm
         with changing(place / "m.run", place / "m"):
             pass
         assert state(place) in (first, wanted), number
+
+
+def test_the_rows_that_go_out_are_known_after_every_edit(user_rows, tmp_path):
+    fit(user_rows.shards("svm", tmp_path), tmp_path / "m")
+    with EditableRun.opened(tmp_path / "m", Call.begin(), None, []) as target:
+        for edit, wanted in (
+            (lambda: None, []),
+            (lambda: target.leave_out(1, np.array([7])), [207]),
+            (lambda: target.leave_out(1, np.array([5, 7])), [205, 207]),
+            (lambda: target.leave_out(0), [*range(200), 205, 207]),
+        ):
+            edit()
+            assert target.removed.tolist() == wanted
 
 
 def test_no_cache_has_flat_files_of_forgotten_rows_also_if_a_change_fails(user_rows, tmp_path):
