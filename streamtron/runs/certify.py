@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -24,21 +25,10 @@ from streamtron.core.errors import DataError, SettingsError
 from streamtron.core.events import Event, Listener, ReadingDone, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
-from streamtron.core.rows import Chunk, Facts, Label, Rows, freeze
-from streamtron.core.scan_sums import ScanSums
+from streamtron.core.rows import Chunk, Label
 from streamtron.core.text import number
 from streamtron.core.threads import open_threads, opened_threads
-from streamtron.data import (
-    Dataset,
-    Expected,
-    Preparing,
-    ReaderConfig,
-    ShardFile,
-    deletions,
-    excluding,
-    find_shards,
-)
-from streamtron.data.flat_file import Columns
+from streamtron.data import Dataset, Expected, ShardFile, deletions, excluding, find_shards
 from streamtron.model.display import certificate_facts, facts_text, joint_certificate
 from streamtron.model.linear_model import Direction, LinearModel
 from streamtron.runs import witness as witness_file
@@ -55,17 +45,17 @@ from streamtron.runs.inputs import (
 )
 from streamtron.runs.learners import TimeIsUp, against_rest, class_weights, train_in_time
 from streamtron.runs.memory import fits_in_memory, plan_memory, size_of
-from streamtron.runs.parts import deal
+from streamtron.runs.parts import PartPlan, deal, open_data
 from streamtron.runs.report import deletions_of
 from streamtron.runs.witness import Witness, export
 from streamtron.solver.alphas import Alphas, split
 from streamtron.solver.learner import Learner, Memory, end_stage, enter, only_scanning, set_weights
+from streamtron.solver.part import Part, ReadingPlan, ReadingSums
 from streamtron.solver.reading import problem_of as problem_of_learner
-from streamtron.solver.reading import show_chunk, solve_blocks, start_from_slacks
+from streamtron.solver.reading import start_from_slacks
 from streamtron.solver.subproblem import Solve
-from streamtron.solver.targets import Targets
 from streamtron.solver.train import OnePart
-from streamtron.solver.working_set import NEAR, hold_all, keep
+from streamtron.solver.working_set import NEAR, hold_all
 
 SEARCH_TOLERANCE = 1e-4
 """Gap at which the search for a larger dual objective ends early."""
@@ -227,11 +217,11 @@ def certify(
             searches = readings if known is None else None
             certifier = _Certifier(data, learners, exact, listen, executor, searches)
             train_in_time(certifier, None)
-            for learner, certificate in zip(learners, certifier.proofs, strict=True):
+            for learner in learners:
                 apart = None
                 if known is not None and (scan := learner.frozen) is not None:
                     apart = scan.scan_sums.distance(scan.w)
-                certified.append((certificate, apart))
+                certified.append((certifier.proofs[learner], apart))
             del certifier
             learners.clear()  # before the next ones are made
     proofs = [_proof(certificate, apart, problem, data) for certificate, apart in certified]
@@ -331,7 +321,7 @@ class _Certifier(OnePart):
     ``searches`` : there are no α. The first are made of the slopes of the loss at the weights: of a
     smooth loss they prove optimal weights, of the hinge little. Where they leave a gap, the
     learners train from there in at most ``searches`` readings more, for a larger dual objective.
-    ``executor`` : scans shards whose rows are not in memory. ``proofs`` : one a learner, in order.
+    ``executor`` : scans shards whose rows are not in memory. ``proofs`` : of each learner.
     """
 
     _data: Dataset
@@ -351,8 +341,8 @@ class _Certifier(OnePart):
         records = iter(data.manifest.shards)
         self._rows = [sum(k.rows for k in islice(records, len(part))) for part in self._dealt]
         self._borders = {*accumulate(self._rows)}
-        self.proofs = list[Certificate]()
-        self._places = {problem_of_learner(learner): k for k, learner in enumerate(learners)}
+        self.proofs = dict[Learner, Certificate]()
+        self._learner_of = {problem_of_learner(learner): learner for learner in learners}
 
     def begin(self, learners: Sequence[Learner]) -> None:
         """Hold no rows yet. The scan finds those that matter, if they may be trained on and are not
@@ -375,17 +365,26 @@ class _Certifier(OnePart):
         learners take all rows. A DataError if no row has a weight above 0."""
         if reading:
             return super().read(reading, learners)
-        data, scans = self._data, [learner.frozen for learner in learners if learner.frozen]
-        self._sums = [frozen.scan_sums.emptied() for frozen in scans]
-        if data.held is not None or self._executor is serial or learners[0].outputs > 1:
-            super().read(reading, learners)
-        else:
-            self._read_on_workers(learners)
-        for frozen, sums in zip(scans, self._sums, strict=True):
-            frozen.scan_sums = sums
-        self.proofs = [_certificate(learner, data.rows) for learner in learners]
+        data, left = self._data, learners
+        trains = self._searches and learners[0].loss.zone  # a scan alone proves little of the hinge
+        if data.held is None and self._executor is not serial and not trains:
+            self._prove(learners, self._scan_on_workers)
+            left = [*filter(self._goes_on, learners)]
+        if left:
+            self._prove(left, partial(super().read, reading))
         hold_all([*filter(self._goes_on, learners)], data)
         return data.rows
+
+    def _prove(self, learners: Sequence[Learner], scan: Callable[[Sequence[Learner]], Any]) -> None:
+        """Scan all rows, and take the proofs of the learners."""
+        scans = [learner.frozen for learner in learners if learner.frozen]
+        self._sums = [frozen.scan_sums.emptied() for frozen in scans]
+        for frozen in scans:
+            frozen.scan_sums = frozen.scan_sums.emptied()
+        scan(learners)
+        for learner, frozen, sums in zip(learners, scans, self._sums, strict=True):
+            frozen.scan_sums = sums
+            self.proofs[learner] = _certificate(learner, self._data.rows)
 
     def _chunks(self, reading: int, learners: Sequence[Learner]) -> Generator[Chunk, None, None]:
         yield from super()._chunks(reading, learners) if reading else self._data.chunks()
@@ -398,33 +397,36 @@ class _Certifier(OnePart):
                     sums.add(frozen.scan_sums)
                     frozen.scan_sums = sums.emptied()
 
-    def _read_on_workers(self, learners: Sequence[Learner]) -> None:
-        """Have the executor scan all parts, and take what it finds in their order."""
-        data, rows, nonzeros = self._data, 0, 0
-        bare = [only_scanning(learner, Alphas(), 0) for learner in learners]
-        where = data.reading, os.path.abspath(data.directory), data.labels, data.numbers, data.facts
-        for part in self._executor(scan_part, self._tasks(learners), bare, *where):
-            for learner, sums, scan in zip(learners, self._sums, part.scans, strict=True):
-                sums.add(scan.sums)
-                _take_rows(learner, scan, rows)
-            rows, nonzeros = rows + part.rows, nonzeros + part.nonzeros
-            data.nonzeros_read += part.nonzeros
-            self.tell(done=nonzeros, rows=rows)
+    def _scan_on_workers(self, learners: Sequence[Learner]) -> None:
+        """Have the executor scan all parts, each with the α of its rows alone, and add what it
+        finds in their order."""
+        data, rows = self._data, 0
+        slacks = self._searches is not None
+        readings = [
+            ReadingPlan(k, Memory.ALL_ROWS, frozen.augmented, learner.augmentation, None, slacks)
+            for k, learner in enumerate(learners)
+            if (frozen := learner.frozen) is not None
+        ]
+        bare = [only_scanning(learner, Alphas()) for learner in learners]
+        pieces = [split(k.alphas.nonzero(), self._rows, k.outputs) for k in learners]
+        tasks = (ScanTask(shards, k) for shards, *k in zip(self._dealt, *pieces, strict=True))
+        found = self._executor(scan_part, tasks, bare, readings, self._plan())
+        for part_rows, part in zip(self._rows, found, strict=True):
+            for sums, reading in zip(self._sums, part, strict=True):
+                sums.add(*reading.sums)
+            rows += part_rows
+            self.tell(done=data.nonzeros * rows // data.rows, rows=rows)
+        data.nonzeros_read += data.nonzeros
 
-    def _tasks(self, learners: Sequence[Learner]) -> Iterator[ScanTask]:
-        """Yield the tasks that scan all parts, in order: each with the α of its rows alone, made in
-        its turn, so that no row is sent in vain."""
-        pieces = [split(learner.alphas.nonzero(), self._rows) for learner in learners]
-        for shards, *alphas in zip(self._dealt, *pieces, strict=True):
-            rooms = [
-                0 if learner.in_buffers else learner.active.budget - learner.active.nbytes
-                for learner in learners
-            ]
-            yield ScanTask(shards, alphas, rooms)
+    def _plan(self) -> PartPlan:
+        """Return how workers open a part, but for its shards."""
+        data, cache = self._data, os.path.abspath(self._data.directory)
+        known = tuple(data.labels), data.facts, data.numbers, data.manifest.fingerprints
+        return PartPlan((), self.settings, data.reading, cache, "", 1, *known)
 
     def _goes_on(self, learner: Learner) -> bool:
         """Whether the scan leaves a gap, in which a search is worthwhile."""
-        proof = self.proofs[self.learners.index(learner)]
+        proof = self.proofs[learner]
         return bool(self._searches) and proof.relative_duality_gap > SEARCH_TOLERANCE
 
     def finish_reading(self, learner: Learner) -> Solve:
@@ -438,10 +440,10 @@ class _Certifier(OnePart):
 
     def end_reading(self, learners: Sequence[Learner]) -> None:
         """Keep the largest dual objectives."""
-        for k, learner in enumerate(self.learners):
+        for learner in learners:
             bound = learner.certificate
-            if learner in learners and bound is not None and bound.dual:
-                self.proofs[k] = _with_bound(self.proofs[k], bound)
+            if bound is not None and bound.dual:
+                self.proofs[learner] = _with_bound(self.proofs[learner], bound)
 
     def save(self) -> None:
         """End the search after its last reading; nothing is saved."""
@@ -451,7 +453,7 @@ class _Certifier(OnePart):
     def _tell(self, event: Event) -> None:
         """Tell a reading with the proof of the weights that were scanned."""
         if isinstance(event, ReadingDone):
-            event = replace(event, certificate=self.proofs[self._places[event.problem]])
+            event = replace(event, certificate=self.proofs[self._learner_of[event.problem]])
         self._told(event)
 
 
@@ -477,12 +479,10 @@ def _with_bound(proof: Certificate, bound: Certificate) -> Certificate:
 
 
 class ScanTask(NamedTuple):
-    """The shards of a part to scan; and of each learner the α of their rows, numbered from 0, and
-    how many bytes of rows it has room for."""
+    """The shards of a part to scan; and of each learner the α of their rows, numbered from 0."""
 
-    shards: Sequence[ShardFile]
+    shards: tuple[ShardFile, ...]
     alphas: Sequence[Alphas]
-    rooms: Sequence[int]
 
     @property
     def name(self) -> str:
@@ -490,69 +490,14 @@ class ScanTask(NamedTuple):
         return self.shards[0].name
 
 
-class RowsScanned(NamedTuple):
-    """What a learner finds in a part: its sums, the α that the scan has made, and the rows that
-    matter, which are all of them if memory has not become ``full``."""
-
-    sums: ScanSums
-    alphas: Alphas
-    held: Rows
-    targets: Targets
-    full: bool
-
-
-class PartScan(NamedTuple):
-    """What each learner finds in a part of ``rows`` rows."""
-
-    rows: int
-    nonzeros: int
-    scans: Sequence[RowsScanned]
-
-
-def _take_rows(learner: Learner, scan: RowsScanned, first: int) -> None:
-    """Take the α and the rows of a part, which begins with row ``first``."""
-    for numbers, alphas in scan.alphas.nonzero():
-        learner.alphas.put(first + numbers, alphas)
-    if not learner.in_buffers:
-        freeze(*scan.held[:3])  # a worker's copy is not
-        targets = replace(scan.targets, numbers=first + scan.targets.numbers)
-        for _ in keep(learner, scan.held, np.arange(len(targets.signs)), targets):
-            pass
-        if scan.full:
-            enter(learner, Memory.BUFFERS)
-
-
 def scan_part(
-    task: ScanTask,
-    learners: Sequence[Learner],
-    reading: ReaderConfig,
-    directory: str,
-    labels: Sequence[Label],
-    numbers: Columns,
-    facts: Facts,
-) -> Iterator[PartScan]:
-    """Scan the shards of a part, in the labels and ranks of all; they are prepared anew by a worker
-    that does not see the directory of the prepared files."""
-    learners = [*map(only_scanning, learners, task.alphas, task.rooms)]
+    task: ScanTask, learners: Sequence[Learner], readings: Sequence[ReadingPlan], plan: PartPlan
+) -> Iterator[tuple[ReadingSums, ...]]:
+    """Scan the rows of a part; its shards are prepared anew by a worker that does not see the
+    directory of the prepared files."""
     with ExitStack() as stack:
-        if not os.path.isdir(directory):
-            directory = stack.enter_context(scratch_directory("streamtron-"))
-        expected = Expected(classes=labels, allow_duplicate=True, allow_empty=True)
-        data = Dataset.prepare(task.shards, reading, Preparing(directory), expected, numbers)
-        data.facts = facts
-        try:
-            for chunk in stack.enter_context(data).chunks():
-                for take in show_chunk(chunk, learners):
-                    solve_blocks(take)
-        except DataError as error:
-            if task.name in str(error):
-                raise
-            raise DataError(f"{task.name}: {error}") from error
-        yield PartScan(data.rows, data.nonzeros, [*map(_scanned, learners)])
-
-
-def _scanned(learner: Learner) -> RowsScanned:
-    frozen, active = learner.frozen, learner.active
-    assert frozen is not None
-    made = learner.alphas if frozen.from_slacks else Alphas()
-    return RowsScanned(frozen.scan_sums, made, active.rows, active.targets, learner.in_buffers)
+        if not os.path.isdir(plan.cache_dir):
+            scratch = stack.enter_context(scratch_directory("streamtron-"))
+            plan = plan._replace(cache_dir=scratch)
+        data = stack.enter_context(open_data(plan._replace(shards=task.shards)))
+        yield Part(data, [*map(only_scanning, learners, task.alphas)]).scan(0, readings)

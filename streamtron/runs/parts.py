@@ -94,8 +94,8 @@ def deal(shards: Sequence[ShardFile], parts: int) -> list[tuple[ShardFile, ...]]
     return [tuple(shards[a:z]) for a, z in pairwise([*borders, len(shards)])]
 
 
-def open_part(plan: PartPlan, scans: Scans) -> Part:
-    """Open a part, new or restored after a number of scans of each problem."""
+def open_data(plan: PartPlan) -> Dataset:
+    """Open the rows of a part, in the labels and ranks of all."""
     expected = Expected(
         classes=plan.labels,
         fingerprints=dict(plan.fingerprints),
@@ -105,6 +105,12 @@ def open_part(plan: PartPlan, scans: Scans) -> Part:
     how = Preparing(plan.cache_dir, plan.threads)
     data = Dataset.prepare(plan.shards, plan.reading, how, expected, plan.numbers)
     data.facts = plan.facts
+    return data
+
+
+def open_part(plan: PartPlan, scans: Scans) -> Part:
+    """Open a part, new or restored after a number of scans of each problem."""
+    data = open_data(plan)
     if fits_in_memory(plan.settings, size_of(data, plan.settings)):
         with open_threads(plan.threads):
             data.load()

@@ -219,8 +219,9 @@ class SavedAlphas(Alphas):
             first += content["rows"]
 
 
-def split(pieces: Pieces, rows: Sequence[int]) -> Iterator[Alphas]:
-    """Yield the α of each group of rows, numbered from 0; ``rows`` : how many each has.
+def split(pieces: Pieces, rows: Sequence[int], width: int = 1) -> Iterator[Alphas]:
+    """Yield the α of each group of rows, ``width`` a row, numbered from 0; ``rows`` : how many each
+    group has.
 
     Examples
     --------
@@ -230,7 +231,7 @@ def split(pieces: Pieces, rows: Sequence[int]) -> Iterator[Alphas]:
     [[0.0, 3.0, 0.0], [0.0, 0.0, 4.0], [9.0, 0.0, 0.0]]
     """
     numbers, values, first = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), 0
-    for size in rows:
+    for size in (width * number for number in rows):
         alphas = Alphas()
         while True:
             stop = int(np.searchsorted(numbers, first + size))
@@ -239,5 +240,6 @@ def split(pieces: Pieces, rows: Sequence[int]) -> Iterator[Alphas]:
             if len(numbers) or (piece := next(pieces, None)) is None:
                 break
             numbers, values = piece
+        alphas.width = width
         yield alphas
         first += size

@@ -183,15 +183,12 @@ def freeze(learner: Learner, w: Vector, bias: float) -> Frozen:
     return frozen
 
 
-def only_scanning(learner: Learner, alphas: Alphas, room: int) -> Learner:
-    """Return a learner that makes the scan which another one has begun, of some of its rows: they
-    have these α, and memory for them is ``room`` bytes."""
-    frozen, scanning = learner.frozen, copy.copy(learner)
-    assert frozen is not None
-    scanning.alphas, scanning.active = alphas, ActiveSet(room)
+def only_scanning(learner: Learner, alphas: Alphas) -> Learner:
+    """Return a learner that scans some of another's rows, which have these α, and holds none."""
+    scanning = copy.copy(learner)
+    scanning.alphas, scanning.active = alphas, ActiveSet(0)
     scanning.running, scanning.best = WeightState(0), BestWeights(np.zeros(0))
-    scanning.frozen, scanning.progress = copy.copy(frozen), Progress()
-    scanning.frozen.scan_sums = frozen.scan_sums.emptied()
+    scanning.frozen, scanning.progress = None, Progress()
     return scanning
 
 

@@ -67,13 +67,15 @@ class Fullness(NamedTuple):
 class ReadingPlan(NamedTuple):
     """What a reading does for a problem, by its number: it certifies the augmented weights ``v``
     (None: no weights); ρ is the feature of the bias.
-    ``start`` : the dual point of all parts from which rows are visited; None = none are visited."""
+    ``start`` : the dual point of all parts from which rows are visited; None = none are visited.
+    ``from_slacks`` : whether the α to certify are made of the slacks."""
 
     problem: int
     memory: Memory
     v: Vector | None
     rho: float
     start: DualPoint | None
+    from_slacks: bool = False
 
 
 class ReadingSums(NamedTuple):
@@ -135,7 +137,10 @@ class PartProblem(PartLoss):
         augment(learner, plan.rho)
         learner.memory, learner.running = plan.memory, WeightState(learner.columns)
         choose_visits(learner, plan.start is not None)
-        start_reading(learner, number, None if v is None else freeze(learner, v[:-1], float(v[-1])))
+        frozen = None if v is None else freeze(learner, v[:-1], float(v[-1]))
+        if frozen is not None:
+            frozen.from_slacks = plan.from_slacks
+        start_reading(learner, number, frozen)
         if plan.memory == Memory.FEW_COLUMNS:
             few_columns.begin(learner)
         if plan.start is not None:

@@ -21,11 +21,11 @@ from sklearn.datasets import load_svmlight_files
 from streamtron import Certificate, LinearModel, Machine, Settings, certify, fit, run
 from streamtron.core.errors import DataError, FileDamaged
 from streamtron.core.executor import serial
-from streamtron.core.rows import BLOCK_ROWS, row_bytes
+from streamtron.core.rows import BLOCK_ROWS
 from streamtron.core.sealed import read_sealed, write_sealed
 from streamtron.model.import_model import load_any
 from streamtron.runs import witness as witness_file
-from streamtron.runs.certify import PartScan, Proof, scan_part
+from streamtron.runs.certify import Proof, scan_part
 from streamtron.runs.report import Outcome
 from streamtron.solver.alphas import Alphas
 from tests.helpers.examples import slow_but
@@ -110,9 +110,15 @@ def test_a_task_a_shard_proves_what_a_scan_in_memory_does_however_cut(
             certify(model, shards, settings=NOT_IN_MEMORY, executor=executor)
             for executor in (serial, pickled)
         )
-        assert here == executor
         assert here.readings == 6.0  # to prepare, to scan, and the four allowed
+        assert executor == reading_more(here, 1.0)  # the search begins with a scan of its own
         hold_the_same(known, here.certificate)
+
+
+def reading_more(proof: Proof, readings: float) -> Proof:
+    """The same proof after so many readings more."""
+    classes = tuple((label, reading_more(each, readings)) for label, each in proof.classes)
+    return replace(proof, readings=proof.readings + readings, classes=classes)
 
 
 def hold_the_same(known: Certificate, found: Certificate) -> None:
@@ -205,57 +211,68 @@ def proven(
 
 
 class Noted:
-    """A executor that notes what it is asked for, and passes on what comes."""
+    """A executor that notes what it is asked for."""
 
-    def __init__(self, inner: Any, passed: Any = None) -> None:
-        self.inner, self.passed = inner, passed or (lambda result: None)
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
         self.asked: list[str] = []
 
     def __call__(self, function: Any, items: Any, *shared: Any) -> Iterator[Any]:
         self.asked.append(function.__name__)
-        for result in self.inner(function, items, *shared):
-            self.passed(result)
-            yield result
+        yield from self.inner(function, items, *shared)
 
 
 @pytest.mark.parametrize("case", slow_but(CASES, *(CASES.keys() - SLOW)))
-def test_without_a_witness_workers_prove_what_one_process_does_scan_by_scan(workers, corpora, case):
-    executor = Noted(workers)
-    assert proven(corpora, case, executor) == proven(corpora, case)
+def test_without_a_witness_workers_prove_the_same_and_a_search_reads_once_more(
+    workers, corpora, case
+):
+    executor, searches = Noted(workers), CASES[case].readings > 0
+    assert proven(corpora, case, executor) == reading_more(proven(corpora, case), float(searches))
     assert executor.asked == ["scan_part"]
 
 
-def test_rows_for_which_there_is_no_room_do_not_travel(corpora):
-    sent: list[int] = []
+def test_a_scan_of_the_hinge_that_proves_little_without_a_search_is_not_made_on_workers(corpora):
+    model, how = load_any(corpora / "two.liblinear"), {"C": 1.0, "loss": "hinge", **SMALL}
+    executor = Noted(pickled)
+    for readings, asked in ((1, []), (0, ["scan_part"])):
+        proofs = [
+            certify(model, corpora / "two", settings=Settings(**how), readings=readings, **where)
+            for where in ({}, {"executor": executor})
+        ]
+        assert proofs[0] == proofs[1]
+        assert executor.asked == asked
 
-    def passed(result: Any) -> None:
-        if isinstance(result, PartScan):
-            held = [scan.held for scan in result.scans]
-            sent.extend(row_bytes(len(k.indices), len(k.indptr) - 1, by_row=False) for k in held)
 
-    executor = Noted(serial, passed)
-    proven(corpora, "too many rows for memory", executor, readings=2)
-    assert executor.asked == ["scan_part"]
-    assert 60_000 - 100 <= sum(sent) <= 60_000
+def test_softmax_is_scanned_on_workers_as_in_one_process(corpora, tmp_path):
+    settings = Settings(loss="softmax", multiclass=True, tol=0.1)
+    outcome = run(corpora / "many", settings, machine=Machine(), witness=tmp_path / "witness")
+    for witness, most in ({"witness": tmp_path / "witness"}, 0.1), ({"readings": 0}, 1.0):
+        executor, how = Noted(pickled), {**witness, "settings": settings.but(active_set=60_000)}
+        here = certify(outcome.model, corpora / "many", **how)
+        assert certify(outcome.model, corpora / "many", executor=executor, **how) == here
+        assert executor.asked == ["scan_part"]
+        assert here.readings == 2.0
+        assert here.certificate.relative_duality_gap <= most
 
 
 def test_workers_prepare_the_shards_where_a_directory_for_that_is_named(workers, corpora, tmp_path):
     executor = Noted(workers)
     kept = proven(corpora, "LIBLINEAR's", executor, cache_dir=str(tmp_path))
-    assert kept == proven(corpora, "LIBLINEAR's")
+    assert kept == reading_more(proven(corpora, "LIBLINEAR's"), 1.0)
     assert executor.asked == ["prepare_shard", "scan_part"]
     assert len(list(tmp_path.glob("*.cache"))) == len(list((corpora / "two").iterdir()))
     again = proven(corpora, "LIBLINEAR's", cache_dir=str(tmp_path))
-    assert again == replace(kept, readings=kept.readings - 1.0)
+    assert again == replace(kept, readings=kept.readings - 2.0)  # nothing is prepared
 
 
 def test_a_worker_that_does_not_see_the_prepared_shards_prepares_them_itself(corpora, tmp_path):
     def elsewhere(function: Any, items: Any, *shared: Any) -> Iterator[Any]:
-        requests, reading, _, *others = shared
-        where = str(tmp_path / "of another machine")
-        return serial(function, items, requests, reading, where, *others)
+        *others, plan = shared
+        where = plan._replace(cache_dir=str(tmp_path / "of another machine"))
+        return serial(function, items, *others, where)
 
-    assert proven(corpora, "LIBLINEAR's", elsewhere) == proven(corpora, "LIBLINEAR's")
+    here = proven(corpora, "LIBLINEAR's", readings=0)
+    assert proven(corpora, "LIBLINEAR's", elsewhere, readings=0) == here
     assert not list(tmp_path.iterdir())
 
 
@@ -266,7 +283,8 @@ def test_a_worker_killed_amid_a_reading_changes_nothing(workers, corpora, tmp_pa
         assert function is scan_part
         return workers(dies_amid_a_scan, items, *shared, str(mark))
 
-    assert proven(corpora, "LIBLINEAR's", executor) == proven(corpora, "LIBLINEAR's")
+    here = proven(corpora, "LIBLINEAR's", readings=0)
+    assert proven(corpora, "LIBLINEAR's", executor, readings=0) == here
     assert mark.exists()
 
 
