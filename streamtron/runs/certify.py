@@ -410,8 +410,8 @@ class _Certifier(OnePart):
         bare = [only_scanning(learner, Alphas()) for learner in learners]
         pieces = [split(k.alphas.nonzero(), self._rows, k.outputs) for k in learners]
         tasks = (ScanTask(shards, k) for shards, *k in zip(self._dealt, *pieces, strict=True))
-        found = self._executor(scan_part, tasks, bare, readings, self._plan())
-        for part_rows, part in zip(self._rows, found, strict=True):
+        scanned = self._executor(scan_part, tasks, bare, readings, self._plan())
+        for part_rows, part in zip(self._rows, scanned, strict=True):
             for sums, reading in zip(self._sums, part, strict=True):
                 sums.add(*reading.sums)
             rows += part_rows
