@@ -21,7 +21,7 @@ from shapes import SHAPES, shaped, wide_rows
 
 from streamtron.data import ReaderConfig, ShardRows, find_shards, resolve_reading
 from streamtron.data.labels import LabelTable
-from streamtron.data.writers.corpus import KINDS, generate
+from streamtron.data.writers.corpus import KINDS, corpus_rows, generate
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,8 +153,8 @@ def write_libsvm(data: Data, path: Path) -> None:
 
 
 def write_corpus(kind: str, directory: str, rows: int) -> None:
-    """What ``streamtron generate`` writes."""
-    generate(directory, rows=rows, seed=0, kind=kind, format="parquet")
+    """The rows that ``streamtron generate`` writes, as Parquet."""
+    criteo.write(directory, corpus_rows(rows, KINDS[kind][2], 0, kind=kind), -(-rows // 8))
 
 
 def held_out(directory: str, rows: int) -> None:

@@ -26,7 +26,7 @@ from streamtron.core.limits import available_processors
 from streamtron.core.rows import Label
 from streamtron.data.prefetch import in_order
 from streamtron.data.row_batch import RowBatch, offsets_of, sort_columns, take_rows
-from streamtron.data.writers.shards import Format, ShardStyle, Written, new_shards, write_shards
+from streamtron.data.writers.shards import ShardStyle, Written, new_shards, write_shards
 
 GROUP_ROWS, FLIPPED = 4096, 0.03
 ZIPF, TOPICS, MEAN_NONZEROS, LENGTH_SIGMA = 1.05, 40, 76.0, 0.6
@@ -50,21 +50,20 @@ def generate(
     seed: int,
     kind: str = "text",
     shards: int = 8,
-    format: Format = "libsvm",
     first_row: int = 0,
     overwrite: bool = False,
 ) -> Written:
-    """Write rows ``first_row`` … ``first_row + rows - 1`` of a corpus as shards of equal size.
+    """Write rows ``first_row`` … ``first_row + rows - 1`` of a corpus as shards of equal size, of
+    libsvm text with columns from 1.
 
-    Text is 1-based, Parquet 0-based; both hold the same float32 values. Rows held out for a test
-    are those after the training rows: ``first_row=rows`` in another directory.
+    Rows held out for a test are those after the training rows: ``first_row=rows`` in another
+    directory.
 
     Parameters
     ----------
     rows, shards : at least 1; a shard has ⌈rows / shards⌉ rows, the last one what remains.
     columns : at least 80 of a text, at most 1,000 of dense rows. None = 30,000, 50, or 10⁶.
     kind : ``"text"``, ``"dense"`` or ``"clicks"``.
-    format : ``"libsvm"`` or ``"parquet"``.
     overwrite : replace the shards of an earlier corpus.
 
     Examples
@@ -80,9 +79,8 @@ def generate(
     whole(rows, "rows", least=1)
     whole(shards, "shards", least=1)
     batches = corpus_rows(rows, columns, whole(seed, "seed"), whole(first_row, "first-row"), kind)
-    style = ShardStyle(format, shift=1 if format == "libsvm" else 0)
     with new_shards(directory, overwrite) as place:
-        return write_shards(batches, place, style, -(-rows // shards))
+        return write_shards(batches, place, ShardStyle("libsvm", shift=1), -(-rows // shards))
 
 
 def corpus_rows(
