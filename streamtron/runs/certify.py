@@ -145,7 +145,8 @@ def certify(
     settings : the problem, or C or delta, loss, rho and class_weight by name; else as in the model.
     readings : at most, after the first, without a witness.
     executor : where shards are scanned whose rows are not in memory, and prepared, if a cache
-        directory is named; this process makes the readings that train.
+        directory is named; this process makes the readings that train, and one more with which they
+        begin.
     listen : called with events, as by ``fit``.
 
     Raises
