@@ -71,14 +71,6 @@ def test_where_old_scans_and_one_of_new_rows_prove_enough_no_old_row_is_read(
         assert getattr(proof, name) == pytest.approx(claimed, rel=1e-9)
 
 
-def test_a_scan_beside_which_rows_were_visited_is_not_continued(corpus, tmp_path):
-    """It has summed dual variables that have moved since."""
-    few = tmp_path / "few.svm"
-    few.write_text("".join(corpus[9].read_text().splitlines(keepends=True)[:30]))
-    fit(corpus[:9], tmp_path / "m", loss="hinge", active_set=20_000, tol=1e-9, max_epochs=3)
-    assert streamtron.update(tmp_path / "m", few, tol=0.9).report["readings"] > 1.0
-
-
 def test_an_update_warns_where_little_of_the_tolerance_is_left(corpus, tmp_path, caplog):
     """Which tells nothing wrong of this night, and may make the next one dear."""
     few = tmp_path / "few.svm"

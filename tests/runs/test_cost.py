@@ -83,6 +83,8 @@ CASES = [
 """Every fit with all rows in memory, and with a tenth of them."""
 
 CASES += [
+    *(("text", {"C": 5.0, "tol": tol, "active_set": 90_000}) for tol in (1e-7, 0.0)),
+    ("dense", {"C": 5.0, "active_set": 100}),  # less than a row
     *(("text", {"C": 500.0, "mini_epochs": most}) for most in (8, 10, 500)),
     ("text", {"C": 5.0, "loss": "log_loss", "active_set": 90_000}),  # those that matter
     ("text", {"C": 5.0, "intercept": "free", "active_set": 900}),  # two rows
@@ -90,13 +92,6 @@ CASES += [
     ("dense", {"penalty": "l1", "parts": SHARDS}),
     ("dense", {"stage": "1", "variant": "steps", "faithful": True}),
 ]
-
-
-def cost(report: Mapping[str, Any]) -> str:
-    """What the readings of a learner cost, and the rounds of parts."""
-    steps = [reading["newton_steps"] for reading in report["history"]]
-    rounds = {name: step["rounds"] for name, step in report.get("steps", {}).items()}
-    return f"{report['stop_reason']}, {report['visits']:.3f} visits, Newton steps {steps}, {rounds}"
 
 
 @pytest.mark.parametrize(("corpus", "how"), CASES, ids=str)
@@ -107,6 +102,49 @@ def test_cost(corpus, how, place, snapshot):
     report = streamtron.run(place / corpus, settings, machine=machine, listen=events.append).report
     phases = {name for name, seconds in report["phases"].items() if seconds > 0.0}
     assert phases >= {"preparing", "solving"} | ({"scanning"} if "parts" not in how else set())
-    readings = [str(event) for event in events if isinstance(event, ReadingDone)]
-    learners = [cost({**report, **learner}) for learner in report.get("learners", [report])]
-    assert "\n".join([*readings, *learners]) == snapshot
+    assert cost(events, report) == snapshot
+
+
+def cost(events: list[Event], report: Mapping[str, Any]) -> str:
+    """What the readings of all learners cost, and the rounds of parts."""
+    lines = [str(event) for event in events if isinstance(event, ReadingDone)]
+    rounds = {name: step["rounds"] for name, step in report.get("steps", {}).items()}
+    for learner in report.get("learners", [report]):
+        told = {**report, **learner}
+        steps = [reading["newton_steps"] for reading in told["history"]]
+        visits = f"{told['visits']:.3f} visits, {report['readings']:.3f} readings"
+        lines.append(f"{told['stop_reason']}, {visits}, Newton steps {steps}, {rounds}")
+    return "\n".join(lines)
+
+
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("text", {"C": 0.1, "tol": 0.05}),
+    ("text", {"C": 5.0, "loss": "hinge", "active_set": TENTH["text"]}),
+    ("text", {"C": 50.0, "loss": "log_loss", "tol": 1e-9, "active_set": 7_500}),
+    ("text", {"C": 0.5, "penalty": "elasticnet", "tol": 1e-4, "active_set": TENTH["text"]}),
+    ("dense", {"C": 50.0, "active_set": TENTH["dense"]}),
+    ("dense", {"C": 0.5, "active_set": TENTH["dense"], "parts": 3}),
+    ("dense", {"C": 0.5, "penalty": "l1", "tol": 1e-6}),
+    ("numbers", {"loss": "huber"}),
+    ("classes", {"multiclass": True, "tol": 0.05}),
+]
+
+
+@pytest.mark.parametrize(("corpus", "how"), CHANGES, ids=str)
+def test_cost_of_new_rows_and_of_rows_that_go(corpus, how, place, tmp_path, snapshot):
+    """A tenth of a shard comes in, a shard, and a shard goes out."""
+    *first, last = sorted((place / corpus).iterdir())
+    (tmp_path / "few.svm").write_text("".join(last.read_text().splitlines(keepends=True)[:10]))
+    machine = Machine(threads=1)
+    settings = Settings.from_dict({"max_epochs": 6, **how})
+    streamtron.run(first, settings, model=tmp_path / "m", machine=machine)
+    costs = []
+    for change, shard in (
+        (streamtron.update, tmp_path / "few.svm"),
+        (streamtron.update, last),
+        (streamtron.forget, first[0]),
+    ):
+        events: list[Event] = []
+        done = change(tmp_path / "m", shard, machine=machine, listen=events.append)
+        costs.append(cost(events, done.report))
+    assert "\n".join(costs) == snapshot

@@ -269,26 +269,6 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(place.glob("*.svm"))
 
 
-@pytest.mark.parametrize("C", [0.5, 50.0])
-def test_few_columns_take_few_rounds_whether_or_not_parts_are_alike(dense, tmp_path, C):
-    lines = "".join(path.read_text() for path in dense).splitlines(keepends=True)
-    by_label = write_shards(tmp_path, sorted(lines, key=lambda line: line.split()[0]), 6)
-    for shards, most in (dense, 10), (by_label, 12):
-        found = trained(shards, C=C, parts=6)
-        assert found.stop_reason == "certified"
-        assert found.report["rounds"] <= most
-    assert holds_optimum(found.report, by_label)
-
-
-@pytest.mark.parametrize("C", [0.5, 50.0])
-def test_a_tenth_of_the_rows_in_parts_takes_hardly_more_readings_than_in_one_process(dense, C):
-    found, alone = (trained(dense[:5], **FEW | {"C": C, "parts": parts}) for parts in (5, 1))
-    assert found.stop_reason == "certified"
-    assert holds_optimum(found.report, dense[:5])
-    assert found.report["readings"] <= 1.5 * alone.report["readings"]
-    assert found.report["rounds"] <= 30
-
-
 def test_blocks_of_the_hinge_in_parts_converge_as_in_one_process_and_lose_no_bit(tmp_path):
     """D of a block never falls."""
     generate(str(tmp_path / "wide"), rows=200, columns=1000, seed=1, shards=4)

@@ -211,14 +211,6 @@ def test_a_scan_that_new_rows_continue_has_columns_numbered_as_they_are_with_the
     assert proven["zero_columns"]
 
 
-@pytest.mark.parametrize(("loss", "ratio"), [("log_loss", 0.5), ("squared_hinge", 0.3)])
-def test_a_changed_run_goes_on_from_weights_and_not_from_the_sum_of_its_rows(loss, ratio, tmp_path):
-    """One is the other, soft-thresholded: to scan the sum itself costs a reading or two."""
-    shards = write(tmp_path, *drawn(3))
-    fitted(tmp_path, shards[:3], loss, ratio, tol=1e-4, active_set=8_000)
-    assert streamtron.update(str(tmp_path / "m"), shards[3]).report["readings"] <= 4.0
-
-
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 def test_a_run_can_change_again_when_the_last_columns_are_forgotten(ratio, tmp_path):
     X, signs = drawn(3)

@@ -9,38 +9,19 @@ from sklearn.linear_model import Ridge
 import streamtron
 from streamtron.core.config import Settings
 from streamtron.core.losses import SQUARED_HINGE, expansion
-from streamtron.core.rows import make_rows
-from streamtron.data.writers.corpus import corpus_rows
 from streamtron.solver import few_columns
-from streamtron.solver.hessian import Outside
 from streamtron.solver.learner import Memory
 from streamtron.solver.targets import Targets
-from tests.helpers.learners import drawn_data
-from tests.helpers.optimum import least_primal, of_margins
 from tests.helpers.sources import (
     ListData,
     csr,
     dense,
-    learner_of,
     random_rows,
-    rows_in_memory,
     trained,
 )
 from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 20
-
-
-def correlated(rows: int, *, by_label: bool = False, unit: bool = False) -> ListData:
-    """Rows of 50 correlated columns, with outliers; sorted by label, or of length 1."""
-    [batch] = corpus_rows(rows, 50, 0, kind="dense")
-    order = np.argsort(batch.codes, kind="stable") if by_label else np.arange(rows)
-    values = batch.values.reshape(-1, 50)[order]
-    if unit:
-        values /= np.linalg.norm(values, axis=1, keepdims=True)
-    labels = [(1.0, -1.0)[code] for code in batch.codes[order]]
-    matrix = make_rows(batch.indptr, batch.indices, values.ravel())
-    return ListData(matrix, labels, block_rows=256)
 
 
 class Sample:
@@ -88,42 +69,6 @@ def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunk
     assert far[~held].min() >= outside.reach - 1e-12
 
 
-@pytest.mark.parametrize(("by_label", "most"), [(False, 4), (True, 6)])
-@pytest.mark.parametrize("C", [0.5, 50.0])
-def test_a_tenth_of_the_rows_in_memory_certifies_few_columns_in_few_readings(C, by_label, most):
-    source = correlated(4000, by_label=by_label)
-    learner = trained(source, Settings(C=C, tol=1e-3, active_set=source.nbytes // 10))
-    assert (learner.finished, learner.memory) == ("certified", Memory.FEW_COLUMNS)
-    assert source.nonzeros_read <= most * len(source.rows.indices)
-    primal = least_primal(source.rows.values.reshape(-1, 50).astype(np.float64), source.codes, C)
-    assert learner.certificate.dual <= primal * (1 + 1e-9)
-    assert primal <= learner.certificate.primal * (1 + 1e-9)
-
-
-def test_fine_tolerances_are_certified():
-    source = correlated(3000, unit=True)
-    learner = trained(
-        source, Settings(C=5.0, tol=1e-10, active_set=source.nbytes // 10, max_epochs=8)
-    )
-    assert learner.finished == "certified"
-
-
-def test_a_row_longer_than_memory_is_part_of_the_quadratic():
-    plain, labels = random_rows(5, 400, COLUMNS)
-    long = [(column, -5.0 * labels[0] * value) for column, value in plain[0]]
-    plain[100] = [*long, *((column, 0.5) for column in range(COLUMNS, 2 * COLUMNS))]
-    labels[100] = labels[0]
-    source = ListData(csr(plain), labels, block_rows=64)
-    settings = Settings(tol=1e-6, active_set=8 * (len(plain[100]) - 1) + 24, max_epochs=20)
-    learner = trained(source, settings)
-    assert (learner.finished, learner.memory) == ("certified", Memory.FEW_COLUMNS)
-
-
-def test_blocks_are_solved_where_steps_to_the_solution_of_the_quadratic_come_no_nearer():
-    learner = trained(drawn_data(1, 300, 60, block_rows=32), Settings(C=50.0, active_set=8_000))
-    assert (learner.finished, learner.memory) == ("certified", Memory.BUFFERS)
-
-
 @pytest.mark.parametrize("C", [0.01, 1.0, 1e4])
 def test_ridge_with_a_tenth_of_the_rows_in_memory_takes_two_readings(C, tmp_path):
     rng = np.random.default_rng(0)
@@ -162,22 +107,3 @@ def test_columns_of_a_row_may_lie_in_any_order_as_ranks_leave_them(how):
     assert abs(readings[0] - readings[1]) <= 1
     primals = [learner.certificate.primal for learner in found]
     assert primals[0] == pytest.approx(primals[1], rel=how["tol"])
-
-
-@pytest.mark.parametrize(
-    ("reading", "scanned", "next_scan"),
-    [
-        (1, [2.0, 4.0, 9.0], [1.5, 3.0, 6.0]),
-        (0, [2.0, 4.0, 9.0], [1.0, 2.0, 3.0]),  # not on the way from the best weights
-        (1, [1.0, 2.0, 3.0 + 1e-12], [0.0, 0.0, 0.0]),  # the solution of their quadratic
-    ],
-    ids=["halved", "from the best", "solved"],
-)
-def test_a_step_that_has_not_lowered_P_is_halved_or_begun_anew(reading, scanned, next_scan):
-    learner = learner_of(rows_in_memory(np.eye(2), [1, -1]), Settings())
-    learner.best.w, learner.best.bias = np.array([1.0, 2.0]), 3.0
-    learner.best.certificate = of_margins(0.25, 0.5)
-    learner.outside = Outside(np.array(scanned), known=0.25)
-    learner.progress.reading = reading
-    list(few_columns.finish(learner))
-    assert learner.best.candidate.tolist() == next_scan

@@ -13,12 +13,12 @@ from streamtron.core import kernels
 from streamtron.core.losses import HINGE, LOG_LOSS, SQUARED_HINGE, solved
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
-from streamtron.solver import hessian, newton, passes, proximal_newton
+from streamtron.solver import newton, proximal_newton
 from streamtron.solver.held_loss import GapEstimate, HeldLoss, PartLoss
 from streamtron.solver.joint import JointPenalised
 from streamtron.solver.proximal_newton import HeldPenalised
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
-from tests.helpers.learners import count_calls, held_loss, minimise
+from tests.helpers.learners import held_loss, minimise
 from tests.helpers.sources import csr, dense, random_rows
 
 COLUMNS = 6
@@ -150,59 +150,6 @@ def test_a_rough_answer_stops_early_and_is_not_the_proven_one():
     assert 0.5 * (chosen.gradient(exact) ** 2).sum() <= 0.05 * chosen.primal(exact)
     assert 0.5 * (chosen.gradient(rough) ** 2).sum() > 0.05 * chosen.primal(rough)
     assert chosen.primal(rough) <= 1.1 * chosen.primal(exact)
-
-
-def test_a_rough_answer_takes_fewer_conjugate_gradient_steps_a_newton_step(monkeypatch):
-    monkeypatch.setattr(hessian, "HEAD", 1)  # with all columns in it, one step always does
-    monkeypatch.setattr(newton, "DESCENT_STEPS", 0)
-    calls = count_calls(monkeypatch, "gram_product", "gram_diagonal")
-    rates = []
-    for proven in (False, True):
-        calls.clear()
-        problem(1, 100.0).solved(1e-9, proven=proven)
-        rates.append(calls["gram_product"] / calls["gram_diagonal"])
-    assert rates[0] < 0.8 * rates[1]
-
-
-def test_a_descent_needs_fewer_passes_than_newtons_method_to_the_same_objective(monkeypatch):
-    rng = np.random.default_rng(3)
-    sparse = rng.normal(size=(600, 500)) * (rng.random((600, 500)) < 1.0 / np.arange(1, 501))
-    rows = csr([[(int(j), float(row[j])) for j in np.flatnonzero(row)] for row in sparse])
-    signs = rng.choice(np.array([-1, 1], np.int8), 600)
-    cost, zero, passes_made = np.full(600, 50.0), np.zeros(501), []
-    monkeypatch.setattr(hessian, "HEAD", 0)
-    gradients = count_calls(monkeypatch, "combine")
-    *_, steps = minimise(rows, signs, cost, 1.0, zero, zero, 1e-6, proven=False)
-    assert gradients["combine"] == 1 + steps  # of the descent, and Newton's
-    for patches in ({}, {"DESCENT_STEPS": 0, "DESCENT": np.inf}):
-        for name, value in patches.items():
-            monkeypatch.setattr(newton, name, value)
-        calls = count_calls(monkeypatch, "gram_product", "combine")
-        v, _, _ = minimise(rows, signs, cost, 1.0, zero, zero, 1e-3, proven=False)
-        slacks = np.maximum(0.0, 1.0 - passes.margins(rows, signs, 1.0, v))
-        passes_made.append((calls.total(), 0.5 * v @ v + cost @ slacks**2))
-    (passes_of_descent, reached), (passes_of_newton, primal) = passes_made
-    assert passes_of_descent < 0.7 * passes_of_newton
-    assert reached <= primal
-
-
-@pytest.mark.parametrize("accuracy", [1e-2, 1e-10])
-def test_conjugate_gradients_need_no_more_products_than_there_are_columns(accuracy):
-    rng = np.random.default_rng(0)
-    root, gradient = rng.normal(size=(40, 8)), rng.normal(size=8)
-    hessian, images = root.T @ root + np.eye(8), []
-
-    def multiply(v: Vector) -> newton.Rounds[Vector]:
-        images.append(hessian @ v)
-        return images[-1]
-        yield
-
-    found = newton.conjugate_gradients(multiply, np.copy, gradient, accuracy)
-    with pytest.raises(StopIteration) as ended:
-        next(found)
-    left = np.linalg.norm(hessian @ ended.value.value + gradient)
-    assert left <= accuracy * np.linalg.norm(gradient)
-    assert len(images) <= 8
 
 
 @problems
