@@ -274,6 +274,8 @@ def head_size(lengths: NDArray[np.int64], occurring: int) -> int:
     --------
     >>> head_size(np.full(10_000, 15), 124), head_size(np.full(1_000, 15), 20_000)
     (124, 153)
+    >>> head_size(np.full(9_000, 20_000), 30_000) == HEAD
+    True
     """
     product, sizes = NONZERO * float(lengths.sum()), range(min(occurring, HEAD) + 1)
     if occurring <= HEAD and multiplications(lengths, occurring) <= DIRECT * product:

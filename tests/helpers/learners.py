@@ -1,9 +1,7 @@
 """Learners on rows in memory: plans to train by, the bits that training leaves, and Newton's method
 as one call."""
 
-from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Label, Rows, Vector
 from streamtron.solver.held_loss import HeldLoss
@@ -76,19 +73,6 @@ def bits(learner: Learner, rows: int = ROWS) -> tuple[object, ...]:
         learner.progress.mini_epochs,
         learner.finished,
     )
-
-
-def count_calls(patch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
-    """How often kernels are called from now on, by their names."""
-    counter: Counter[str] = Counter()
-
-    def call(name: str, kernel: kernels.Kernel, *arguments: Any) -> Any:
-        counter[name] += 1
-        return kernel(*arguments)
-
-    for name in names:
-        patch.setattr(kernels, name, partial(call, name, getattr(kernels, name)))
-    return counter
 
 
 def held_loss(

@@ -1,4 +1,4 @@
-"""Few columns: all rows outside memory are one quadratic, and few readings are left."""
+"""Few columns: rows outside memory are one quadratic. What it costs: ``runs/test_cost.py``."""
 
 from typing import Any
 
@@ -8,65 +8,15 @@ from sklearn.linear_model import Ridge
 
 import streamtron
 from streamtron.core.config import Settings
-from streamtron.core.losses import SQUARED_HINGE, expansion
-from streamtron.solver import few_columns
-from streamtron.solver.learner import Memory
-from streamtron.solver.targets import Targets
 from tests.helpers.sources import (
     ListData,
     csr,
-    dense,
     random_rows,
     trained,
 )
 from tests.helpers.svm_text import svm_lines
 
 COLUMNS = 20
-
-
-class Sample:
-    """Rows as streamtron and as numpy have them, with costs and signs."""
-
-    def __init__(self, seed: int, number: int) -> None:
-        plain, labels = random_rows(seed, number, COLUMNS)
-        self.rows = csr(plain)
-        self.signs = np.array(labels, dtype=np.int8)
-        self.patterns = self.signs[:, None] * np.c_[dense(plain, COLUMNS), np.ones(number)]
-        self.cost = np.random.default_rng(seed).choice([0.0, 0.5, 3.0], size=number)
-
-    def slice(self, start: int, stop: int) -> tuple[Any, ...]:
-        rows = self.rows._replace(indptr=self.rows.indptr[start : stop + 1])
-        inside = expansion(SQUARED_HINGE, np.zeros(stop - start))
-        return rows, self.signs[start:stop], self.cost[start:stop], 1.0, inside
-
-
-def test_the_nearest_rows_to_the_margin_are_held_however_rows_are_cut_into_chunks():
-    sample, found = Sample(4, 300), []
-    settings = Settings(C=2.0, active_set=3000, max_epochs=1)
-    source = ListData(sample.rows, sample.signs.tolist())
-    [chunk] = source.chunks()
-    for cut in (300, 41, 7):
-        learner = trained(source, settings)
-        learner.memory, learner.progress.finished = Memory.FEW_COLUMNS, None
-        learner.active.clear()
-        few_columns.begin(learner)
-        targets = learner.targets(chunk)
-        for start in range(0, 300, cut):
-            rows = sample.slice(start, min(300, start + cut))[0]
-            stretch = slice(start, start + cut)
-            names = ("numbers", "signs", "costs", "squares")
-            some = Targets(*(getattr(targets, name)[stretch] for name in names))
-            few_columns.take_rows(learner, rows, some)
-        outside = learner.outside
-        sums = outside.gram.tobytes(), outside.linear.tobytes(), outside.constant
-        found.append((*sums, outside.reach, learner.active.numbers.tolist()))
-        assert 0 < learner.active.nbytes <= 3000
-    assert found[0] == found[1] == found[2]
-    far, held = np.abs(1.0 - sample.patterns @ outside.v), np.zeros(300, bool)
-    held[learner.active.numbers] = True
-    assert 10 < held.sum() < 40
-    assert far[held].max() <= outside.reach
-    assert far[~held].min() >= outside.reach - 1e-12
 
 
 @pytest.mark.parametrize("C", [0.01, 1.0, 1e4])

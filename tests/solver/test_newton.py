@@ -13,9 +13,8 @@ from streamtron.core import kernels
 from streamtron.core.losses import HINGE, LOG_LOSS, SQUARED_HINGE, solved
 from streamtron.core.penalty import Penalty
 from streamtron.core.rows import Rows
-from streamtron.solver import newton, proximal_newton
-from streamtron.solver.held_loss import GapEstimate, HeldLoss, PartLoss
-from streamtron.solver.joint import JointPenalised
+from streamtron.solver import newton
+from streamtron.solver.held_loss import HeldLoss, PartLoss
 from streamtron.solver.proximal_newton import HeldPenalised
 from tests.helpers.kernel_cases import Case, cases, factors_of, frozen, numbers, prove
 from tests.helpers.learners import held_loss, minimise
@@ -114,42 +113,10 @@ def test_with_a_1_norm_too_the_optimum_is_found_from_far_away(C):
     assert penalised.minimise(np.full(COLUMNS + 1, 30.0), 1e-9).gap <= 1e-9
 
 
-def in_one_part(part: PartLoss, rounds: newton.Rounds[Any]) -> Any:
-    """What rounds find whose steps are made on one part."""
-    terms = None
-    try:
-        while True:
-            wanted = rounds.send(terms)
-            terms = None if isinstance(wanted, GapEstimate) else wanted[0](part, *wanted[1])
-    except StopIteration as ended:
-        return ended.value
-
-
-def test_with_a_1_norm_rows_of_a_part_take_the_steps_that_rows_held_take():
-    """H is of all columns that move: some that did not before do so later."""
-    rows, labels = random_rows(6, 300, 60, 0.1)
-    loss = held_loss(csr(rows), np.array(labels, np.int8), np.full(300, 0.5), 1.0, LOG_LOSS)
-    penalty, none = Penalty.of(0.9), np.arange(0)
-    alone = HeldPenalised(loss, penalty, np.zeros(61), none).minimise(np.zeros(61), 1e-9)
-    rounds = proximal_newton.minimise(JointPenalised(penalty, none), np.zeros(61), 1e-9)
-    joint = in_one_part(PartLoss(LOG_LOSS, loss.held, 1.0), rounds)
-    assert joint.steps == alone.steps
-    assert joint.v == pytest.approx(alone.v, abs=1e-6)
-
-
 def test_a_part_sends_a_diagonal_whose_sum_over_parts_is_finite_however_large_values_are():
     held = held_loss(csr([[(0, 1e25)]]), np.ones(1, np.int8), np.ones(1), 1.0).held
     terms = PartLoss(SQUARED_HINGE, held, 1.0).look(np.zeros(2), np.arange(0))
     assert np.isfinite(terms.diagonal + terms.diagonal).all()
-
-
-def test_a_rough_answer_stops_early_and_is_not_the_proven_one():
-    chosen = problem(1, 100.0)
-    rough, _ = chosen.solved(0.05, proven=False)
-    exact, _ = chosen.solved(0.05)
-    assert 0.5 * (chosen.gradient(exact) ** 2).sum() <= 0.05 * chosen.primal(exact)
-    assert 0.5 * (chosen.gradient(rough) ** 2).sum() > 0.05 * chosen.primal(rough)
-    assert chosen.primal(rough) <= 1.1 * chosen.primal(exact)
 
 
 @problems

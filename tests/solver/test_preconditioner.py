@@ -13,19 +13,14 @@ from streamtron.core import kernels
 from streamtron.core.rows import Rows
 from streamtron.solver import hessian as preconditioner
 from streamtron.solver.hessian import (
-    DIRECT,
-    HEAD,
-    NONZERO,
     PAIRS,
-    PRODUCTS,
     KeptProducts,
     Outside,
     Preconditioner,
     QuadraticSums,
-    head_size,
 )
 from tests.helpers.kernel_cases import COLUMNS, Row, cases, factors_of, frozen, numbers, prove
-from tests.helpers.learners import count_calls, minimise
+from tests.helpers.learners import minimise
 from tests.helpers.sources import csr, dense, random_rows
 
 Matrix = NDArray[np.float64]
@@ -92,49 +87,6 @@ def test_squares_that_leave_the_range_of_floats_end_in_finite_weights(value):
     signs = np.array([1, -1, 1] * 5, dtype=np.int8)
     found, _, _ = minimise(csr(rows), signs, cost, 1.0, np.zeros(3), np.zeros(3), 1e-3, proven=True)
     assert np.isfinite(found).all()
-
-
-def calls(monkeypatch: pytest.MonkeyPatch, head: int, columns: int) -> dict[str, int]:
-    """Products Hv of Newton's method, its gradients, of which a descent takes one a step, and its
-    updates of H, on rows whose columns are correlated."""
-    rng = np.random.default_rng(0)
-    mixed = rng.normal(size=(800, columns)) @ rng.normal(size=(columns, columns))
-    rows = csr([list(enumerate(row)) for row in mixed.tolist()])
-    signs = np.where(mixed @ rng.normal(size=columns) + rng.normal(size=800) > 0, 1, -1)
-    zero = np.zeros(columns + 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(preconditioner, "HEAD", head)
-        count = count_calls(patch, "gram_product", "combine", "gram_diagonal")
-        cost = np.full(800, 50.0)
-        minimise(rows, signs.astype(np.int8), cost, 1.0, zero, zero, 1e-6, proven=True)
-    return count
-
-
-def test_few_columns_need_one_product_a_newton_step_and_a_head_of_most_saves_some(monkeypatch):
-    direct = calls(monkeypatch, HEAD, 30)
-    assert direct["gram_product"] == direct["gram_diagonal"]
-    assert direct["combine"] == direct["gram_product"] + 1
-    most, none = (calls(monkeypatch, head, 30) for head in (28, 0))
-    for count in (most, none):
-        del count["gram_diagonal"]  # the others pass over the rows
-    assert none.total() > 5 * direct["gram_product"]
-    assert most.total() < 0.7 * none.total()
-
-
-@prove
-@given(st.lists(st.integers(1, 300), max_size=40), st.integers(0, 2000))
-def test_a_head_is_the_largest_that_costs_no_more_than_some_products(lengths, occurring):
-    def cost(size: int) -> float:
-        return sum(min(n, size) ** 2 for n in lengths) / 2 + size**3 / 6
-
-    product = NONZERO * sum(lengths)
-    size = head_size(np.array(lengths, np.int64), occurring)
-    assert 0 <= size <= min(occurring, HEAD)
-    if occurring <= HEAD and cost(occurring) <= DIRECT * product:
-        assert size == occurring, "all columns may cost more: no products are needed then"
-    else:
-        assert cost(size) <= PRODUCTS * product
-        assert size == min(occurring, HEAD) or cost(size + 1) > PRODUCTS * product
 
 
 def check_gram(rows: list[Row], factors: list[float], rho: float, chosen: set[int]) -> None:
@@ -233,15 +185,6 @@ def test_factor_and_solution_equal_their_plain_oracles_bit_for_bit(size, data):
 @pytest.mark.parametrize("pivot", [-1.0, 0.0, math.inf, math.nan])
 def test_a_matrix_whose_pivots_are_not_positive_and_finite_has_no_factor(pivot):
     assert not kernels.factorise(np.diag([1.0, pivot, 1.0]), np.empty(3))
-
-
-def test_kept_products_map_the_latest_image_back_and_conjugate_ones_make_the_inverse():
-    wanted, kept = hessian(random_rows(1, 30, 5)[0], 5, some_factors(1, 30), 1.0), KeptProducts(6)
-    for v in np.linalg.eigh(wanted).eigenvectors.T.copy():
-        kept.add(v, wanted @ v)
-        assert kept.correct(np.copy, wanted @ v) == pytest.approx(v, abs=1e-9)
-    right = np.arange(6.0)
-    assert kept.correct(np.copy, right) == pytest.approx(np.linalg.solve(wanted, right), rel=1e-6)
 
 
 def test_the_earliest_product_makes_room_and_a_useless_one_is_not_kept():

@@ -24,21 +24,6 @@ def data_of(seed: int, n: int = 300, **options: Any) -> ListData:
     return drawn_data(seed, n, COLUMNS, **{"block_rows": 32, **options})
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_gap_that_closes_slowly_is_not_taken_for_one_that_rounding_leaves(seed):
-    learner = trained(data_of(seed), Settings(active_set=0, max_epochs=120, tol=1e-3))
-    assert learner.certificate.relative_duality_gap < 5e-3
-    assert learner.finished in ("certified", "epoch limit")
-    assert learner.progress.full_epochs == 120 or learner.finished == "certified"
-
-
-def test_a_gap_that_still_falls_does_not_end_a_run_however_small_it_is():
-    learner = trained(MANY_COLUMNS(), Settings(C=1.0, active_set=20_000, tol=1e-10, max_epochs=60))
-    *_, before, last = [reading.gap for reading in learner.progress.history]
-    assert learner.finished == "converged"
-    assert 0.9 * before < last < 1e-6
-
-
 PLANS = {
     "default": Settings(tol=1e-4),
     "margitron": Settings(stage="1,0.1", tol=0.05),
