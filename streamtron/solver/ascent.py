@@ -45,8 +45,9 @@ def of_visits(gap_before: float, gap: float, target: float, spent: float) -> flo
     >>> round(of_visits(0.4, 0.2, 0.05, 5.0), 6)
     10.0
     """
-    rate = math.log(gap_before / gap)
-    return spent * math.log(gap / target) / rate if rate > 0.0 else math.inf
+    if not target < gap < gap_before:
+        return math.inf if gap > target else 0.0
+    return spent * math.log(gap / target) / math.log(gap_before / gap)
 
 
 def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.bool_]) -> float:
@@ -70,6 +71,9 @@ def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.boo
     descent = len(within) >= newton.INSIDE * len(lengths)
     return head + STEPS * (PASS + SUM * share) + (0.0 if descent else AFTER)
 
+
+FASTER = 2.0
+"""Rounds after the first two over all rows may go so many times as fast."""
 
 LIVE_VISITS = (4, 8, 16, 32)
 """Mini-epochs over the live rows (moved, or with an α) to one over all: in round 1, 2, 3, and
@@ -165,6 +169,7 @@ class _Ascent:
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = self.refined = False
+        self.narrows = True  # whether the last round has left fewer rows inside the margin
         self.seen = EXACT  # the gap that the last pass has seen, in this round
         self.total = np.zeros(len(problem.running.w) + 1)  # of v after later mini-epochs
         self.summed = 0
@@ -181,18 +186,19 @@ class _Ascent:
             spent = self._round(promise=1.0 if first else PASSING)
             guess = self.moved and not self.promised and self._looks_unsolved()
             if guess and (first or self.problem.loss.classes > 1):
-                self.gaps.append(self._gap(self.problem.estimated_primal))
+                gap = self._gap(self.problem.estimated_primal)
             else:
                 self._consider_last_and_average()
-                if solution.gap <= self.target:
+                gap = solution.gap
+                if gap <= self.target:
                     return
-                stuck = not self.moved and not self._last_round()
-                if stuck and solution.newton:
-                    return
-                if stuck or self._hopeless(spent):
-                    self._step_by_newton()
-                else:
-                    self.gaps.append(solution.gap)
+            stuck = not self.moved and not self._last_round()
+            if stuck and solution.newton:
+                return
+            if stuck or self._hopeless(gap, spent):
+                self._step_by_newton()
+            else:
+                self.gaps.append(gap)
             first = False
 
     def finish(self) -> None:
@@ -227,7 +233,7 @@ class _Ascent:
         self.rounds += 1
         problem.moved[:] = 0
         self._mini_epoch(None)
-        live = np.flatnonzero(problem.live)
+        inside, live = int(np.count_nonzero(problem.alphas)), np.flatnonzero(problem.live)
         self.moved, self.promised, self.seen = running.updates > updates, False, EXACT
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
@@ -239,6 +245,9 @@ class _Ascent:
                 self.promised = True
                 break
             left -= 1
+            self.narrows = int(np.count_nonzero(problem.alphas)) < inside
+            if problem.whole and self.rounds == 1 and not self.narrows:
+                break  # see soon whether visits are hopeless
         if not self.summed:
             self._remember()
         return self.visited - visited
@@ -295,16 +304,19 @@ class _Ascent:
             return False
         return not self._looks_solved((1.0 if self.solution.v is None else UNSOLVED) * self.target)
 
-    def _hopeless(self, spent: float) -> bool:
+    def _hopeless(self, gap: float, spent: float) -> bool:
         """Whether visits alone will not do: at the rate of the last round they would cost more than
         Newton's method, or too few of them are left."""
         if self.solution.newton > 1 or self.problem.loss.loss.zone:
             return False  # a hinge is Newton's only where H is solved directly
         if self._last_round():
             return True
-        if len(self.gaps) < (3 if self.problem.whole else 2) or self.promised:
-            return False  # the first rounds of all rows are slower than those that follow
-        cost = of_visits(self.gaps[-1], self.solution.gap, self.target, spent)
+        if self.promised or (not self.problem.whole and len(self.gaps) < 2):
+            return False
+        early = self.problem.whole and len(self.gaps) < 3
+        if early and self.narrows:
+            return False  # fewer rows inside the margin make Newton's method cost less
+        cost = of_visits(self.gaps[-1], gap, self.target, spent) / (FASTER if early else 1.0)
         left = self.mini_epochs - self.visited
         return cost > min(left, of_newton(*self.problem.lengths, self.problem.alphas != 0))
 
@@ -312,17 +324,19 @@ class _Ascent:
         """Newton's method from the best weights: first until P is good enough, which visits then
         make up for in D; then until D is too. α comes from the slacks."""
         problem, solution = self.problem, self.solution
-        assert solution.v is not None
+        if solution.v is None:
+            self.consider(problem.running.augmented)
+            assert solution.v is not None
         small = problem.whole and problem.active.nonzeros <= SMALL
         self.refined = small and not problem.loss.loss.zone  # that of a hinge is smoothed anew
-        proven = self.refined or self.exact or self.direct or solution.newton > 0
+        crawls = not self.narrows  # visits will not make up in D for what P is good enough in
+        proven = self.refined or self.exact or self.direct or crawls or solution.newton > 0
         precision = EXACT**2 if self.refined else 0.9 * self.target
         v, alpha = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1
         self.consider(v)
         problem.take_alpha(alpha)
-        if not self.visits:
-            self._measure()
+        self._measure()
         self.gaps = [1.0]
 
 

@@ -175,6 +175,9 @@ class Hessian(Protocol):
     def update(self, factors: Vector) -> None:
         """Take H of other curvatures, see ``HeldLoss.curvatures``."""
 
+    def renew(self) -> bool:
+        """Make the inverse better if that pays by now; whether it has been."""
+
     def product(self, v: Vector) -> Vector:
         """Return H v."""
 
@@ -186,10 +189,12 @@ class Preconditioner:
     """An approximate inverse of H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ, for changing f_i ≥ 0; plus the
     Hessian of rows ``outside``, whose columns are then all in the head.
 
-    The head is a set of ``most`` columns or fewer, those with the largest H_jj where it is first
-    asked for. Where all columns that occur are in it, the inverse is exact but for rounding. From
-    one f to the next, H is updated by the rows whose f_i has changed. Sums run in kernels, in one
-    order.
+    The head is a set of ``head_of(classes)`` columns or fewer, those with the largest H_jj where it
+    is chosen.
+    Where all columns that occur are in it, the inverse is exact but for rounding. Otherwise the
+    head is summed, and later updated by the rows whose f_i has changed, once the products made
+    without have cost as much: rows that a few products solve never pay for it. Once all have cost
+    as much as the largest head, that takes its place. Sums run in kernels, in one order.
     """
 
     def __init__(
@@ -198,12 +203,16 @@ class Preconditioner:
         rho: float,
         columns: int,
         outside: Outside | None = None,
-        most: int = HEAD,
+        classes: int = 1,
     ) -> None:
-        self._rows, self._rho, self._outside, self._most = rows, rho, outside, most
-        self._factors = np.zeros(len(rows.indptr) - 1)
-        self._occurring = passes.occurring(rows)
-        self._inside = passes.BlockSums(rows, self._factors, self._occurring)  # with f_i > 0
+        self._rows, self._rho, self._outside, self._most = rows, rho, outside, head_of(classes)
+        self._lengths = np.diff(rows.indptr) + 1
+        self._factors = np.zeros(len(self._lengths))
+        self._summed = self._factors  # f of the head
+        self._spent = self._made = 0.0  # multiplications of products since the head was summed; all
+        self._direct = False  # whether the head was chosen to be exact
+        self._later = 0  # columns of the head that takes the place of this one; 0 = none does
+        self._inside = passes.BlockSums(rows, self._factors, len(self._lengths))  # with f_i > 0
         self._diagonal = np.ones(columns + 1)
         self._head: Head | None = None
         self._places = np.full(columns + 1, -1)
@@ -222,16 +231,27 @@ class Preconditioner:
         self._inside.add(kernels.gram_diagonal, self._rho, self._diagonal)
         if self._outside is not None:
             self._diagonal += np.diagonal(self._outside.gram)
+        self._factors = factors
         if self._head is None:
-            columns = self._choose_head(factors)
-            self._head, self._places[columns] = Head(columns), np.arange(len(columns))
-            self._gram = np.zeros((len(columns), len(columns)))
-            if self._outside is not None:
-                self._gram = self._outside.gram[np.ix_(columns, columns)]
-        change, self._factors = factors - self._factors, factors
-        if len(self._head):
-            passes.add_gram(self._rows, change, self._rho, self._places, self._gram)
-            self._head.factorise(self._gram)
+            self._choose_head()
+        self.renew()
+
+    def renew(self) -> bool:
+        """Sum the head of the f_i by now, if it was to be exact, or products have cost as much."""
+        inside = self._lengths[self._factors > 0.0]
+        if self._later and self._made >= multiplications(inside, self._later):
+            self._take_head(self._later)
+        assert self._head is not None
+        change = self._factors - self._summed
+        if not (len(self._head) and change.any()):
+            return False
+        cost = multiplications(self._lengths[change != 0.0], len(self._head))
+        if self._spent < cost and not self._direct:
+            return False
+        passes.add_gram(self._rows, change, self._rho, self._places, self._gram)
+        self._summed, self._spent = self._factors, 0.0
+        self._head.factorise(self._gram)
+        return True
 
     def product(self, v: Vector) -> Vector:
         """Return H v, shape (columns + 1,)."""
@@ -242,16 +262,29 @@ class Preconditioner:
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r, shape (columns + 1,)."""
         assert self._head is not None
+        cost = NONZERO * float(self._lengths[self._factors > 0.0].sum())
+        self._spent, self._made = self._spent + cost, self._made + cost
         return self._head.solve(self._diagonal, residual)
 
-    def _choose_head(self, factors: Vector) -> NDArray[np.int64]:
-        """Return the head's columns, as many as it is worth, in ascending order."""
-        heaviest = np.argsort(-self._diagonal, kind="stable")[: self._most]
-        occurring = int(np.count_nonzero(self._diagonal[heaviest] > 1.0))
-        size = occurring
+    def _choose_head(self) -> None:
+        """Choose a head of as many columns as it is worth before any product is made."""
+        occurring = int(np.count_nonzero(self._diagonal > 1.0))
+        most = size = min(occurring, self._most)
         if self._outside is None:
-            size = head_size(np.diff(self._rows.indptr)[factors > 0.0] + 1, occurring)
-        return np.sort(heaviest[:size])
+            size = min(head_size(self._lengths[self._factors > 0.0], occurring), most)
+        self._take_head(size)
+        self._later = most if size < most else 0
+
+    def _take_head(self, size: int) -> None:
+        """Take the heaviest columns for the head, none of them summed yet."""
+        columns = np.sort(np.argsort(-self._diagonal, kind="stable")[:size])
+        self._head, self._later = Head(columns), 0
+        self._direct = self.exact
+        self._places[:] = -1
+        self._places[columns] = np.arange(size)
+        self._summed, self._gram = np.zeros(len(self._lengths)), np.zeros((size, size))
+        if self._outside is not None:
+            self._gram = self._outside.gram[np.ix_(columns, columns)]
 
 
 def head_of(classes: int) -> int:

@@ -171,9 +171,11 @@ def conjugate_gradients(
     precondition: Callable[[Vector], Vector],
     gradient: Vector,
     accuracy: float,
+    renew: Callable[[], bool] = bool,
 ) -> Rounds[Vector]:
     """Return the d that solves H d = −∇P to ``accuracy`` ‖∇P‖, by preconditioned conjugate
-    gradients. ``multiply`` : returns H v. ``precondition`` : returns about H⁻¹ r."""
+    gradients. ``multiply`` : returns H v. ``precondition`` : returns about H⁻¹ r. ``renew`` : says
+    whether ``precondition`` is another one from now on, which begins them anew."""
     direction, residual = np.zeros(len(gradient)), -gradient
     search = precondition(residual)
     product = float(kernels.dot(residual, search))
@@ -188,9 +190,10 @@ def conjugate_gradients(
         residual -= length * image
         if kernels.square_sum(residual) <= enough:
             break
+        begun = 0.0 if renew() else 1.0 / product
         scaled = precondition(residual)
-        last_product, product = product, float(kernels.dot(residual, scaled))
-        search = scaled + (product / last_product) * search
+        product = float(kernels.dot(residual, scaled))
+        search = scaled + (product * begun) * search
     return direction
 
 
@@ -258,7 +261,7 @@ class HeldObjective(Objective[Vector]):
             self._hessian.update(self._held.curvatures(here.known))
         self._stale = True
         direction = yield from conjugate_gradients(
-            self._product, self._hessian.solve, here.gradient, accuracy
+            self._product, self._hessian.solve, here.gradient, accuracy, self._hessian.renew
         )
         return self._along(here, direction)
 
@@ -293,8 +296,9 @@ class HeldObjective(Objective[Vector]):
             slow = len(primals) > SPAN and primals[-1 - SPAN] - here.primal <= enough
             if slow or here.excess <= enough:
                 break
+            last_product = math.inf if self._hessian.renew() else product
             image = self._hessian.solve(here.gradient)
-            last_product, product = product, float(kernels.dot(here.gradient, image))
+            product = float(kernels.dot(here.gradient, image))
             if not 0.0 < product < math.inf:
                 break
             change = product - float(kernels.dot(last_gradient, image))

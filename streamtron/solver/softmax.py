@@ -25,7 +25,7 @@ from streamtron.core.scan_sums import ScanSums
 from streamtron.core.threads import opened_threads
 from streamtron.solver import passes
 from streamtron.solver.held_loss import HeldLoss
-from streamtron.solver.hessian import Hessian, Outside, Preconditioner, head_of
+from streamtron.solver.hessian import Hessian, Outside, Preconditioner
 from streamtron.solver.row_store import HeldRows
 from streamtron.solver.targets import Table, Targets, sums_of_others, to_table
 from streamtron.solver.weights import DualPoint
@@ -198,9 +198,9 @@ class ClassHessian:
     def __init__(self, held: HeldClasses, columns: int) -> None:
         self._held, self._shares = held, np.zeros(0)
         rows, width = held.held.rows, (columns + 1) // held.classes
-        most = head_of(held.classes)
+        number = held.classes
         self._classes = [
-            Preconditioner(rows, held.rho, width - 1, most=most) for _ in range(held.classes)
+            Preconditioner(rows, held.rho, width - 1, classes=number) for _ in range(number)
         ]
 
     def update(self, shares: Vector) -> None:
@@ -211,6 +211,16 @@ class ClassHessian:
             self._classes[j].update(shares[j] - _over(shares[j] * shares[j], cost))
 
         each_class(len(shares), take)
+
+    def renew(self) -> bool:
+        """Make the inverse of classes better where that pays by now; whether any has been."""
+        renewed = np.zeros(len(self._classes), np.bool_)
+
+        def take(j: int) -> None:
+            renewed[j] = self._classes[j].renew()
+
+        each_class(len(renewed), take)
+        return bool(renewed.any())
 
     def product(self, v: Vector) -> Vector:
         """Return H v."""

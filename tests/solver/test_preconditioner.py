@@ -20,7 +20,7 @@ from streamtron.solver.hessian import (
     QuadraticSums,
 )
 from tests.helpers.kernel_cases import COLUMNS, Row, cases, factors_of, frozen, numbers, prove
-from tests.helpers.learners import minimise
+from tests.helpers.learners import count_calls, minimise
 from tests.helpers.sources import csr, dense, random_rows
 
 Matrix = NDArray[np.float64]
@@ -46,6 +46,8 @@ def test_it_is_the_inverse_on_its_head_and_of_the_diagonal_elsewhere(rho, head, 
     for seed in range(4 if head == 21 else 1):
         factors = some_factors(seed, 300)
         inverse.update(factors)
+        while head < 21 and not inverse.renew():
+            inverse.solve(residual)
         full = hessian(rows, 20, factors, rho)
         chosen = np.sort(np.argsort(-np.diag(full), kind="stable")[:head])
         wanted = residual / np.diag(full)
@@ -77,7 +79,25 @@ def test_an_update_sums_only_the_rows_whose_factor_changed(monkeypatch):
         factors = factors.copy()
         factors[:changed] = 0.0
         inverse.update(factors)
-    assert summed == [300, 7, 0]
+    assert summed == [300, 7]
+
+
+def test_a_head_of_some_columns_is_summed_once_products_have_cost_as_much(monkeypatch):
+    """And one of all columns at once; what few products solve needs no head."""
+    monkeypatch.setattr(preconditioner, "HEAD", 100)
+    rng = np.random.default_rng(0)
+    rows = csr([list(enumerate(row)) for row in rng.normal(size=(50, 120)).tolist()])
+    count, inverse = count_calls(monkeypatch, "gram_block"), Preconditioner(rows, 1.0, 120)
+    inverse.update(np.ones(50))
+    size, products = head_size(np.full(50, 121), 121), 0
+    while not inverse.renew():
+        inverse.solve(np.ones(121))
+        products += 1
+        assert not count["gram_block"]
+    cost = preconditioner.multiplications(np.full(50, 121), size)
+    assert products == math.ceil(cost / (NONZERO * 50 * 121))
+    inverse.update(np.where(np.arange(50) < 25, 1.0, 2.0))
+    assert count["gram_block"] == 1, "half of the rows have changed, and no product was made yet"
 
 
 @pytest.mark.parametrize("value", [1e-30, 3e38])

@@ -226,3 +226,20 @@ def test_a_tolerance_of_0_ends_converged_with_a_gap_of_rounding_size(seed, C):
 
 def test_a_gap_that_does_not_fall_wants_visits_without_end():
     assert ascent.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
+
+
+@pytest.mark.parametrize(("loss", "most"), [("squared_hinge", 6.0), ("log_loss", 4.0)])
+def test_full_rows_of_many_columns_are_newtons_as_soon_as_visits_leave_no_fewer_inside(loss, most):
+    """Visits crawl there from the start: after two of them the gap is .9 still."""
+    rows, labels = random_rows(0, 4000, 300, 1.0)
+    data = ListData(csr(rows), np.where(np.arange(4000) % 3, labels, 1).tolist())
+    learner = trained(data, Settings(loss=loss))
+    assert learner.progress.history[0].newton_steps
+    assert learner.progress.visited <= most * data.nonzeros
+
+
+def test_visits_go_on_while_they_leave_fewer_rows_inside_the_margin(monkeypatch):
+    """For that makes Newton's method cost less, however slow the first rounds are."""
+    monkeypatch.setattr(ascent, "of_visits", lambda *_: math.inf)
+    data = drawn_data(0, 500, 300, 0.05)
+    assert trained(data, Settings(C=10.0)).progress.visited > 20 * data.nonzeros
