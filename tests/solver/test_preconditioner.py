@@ -20,7 +20,7 @@ from streamtron.solver.hessian import (
     QuadraticSums,
 )
 from tests.helpers.kernel_cases import COLUMNS, Row, cases, factors_of, frozen, numbers, prove
-from tests.helpers.learners import count_calls, minimise
+from tests.helpers.learners import minimise
 from tests.helpers.sources import csr, dense, random_rows
 
 Matrix = NDArray[np.float64]
@@ -64,16 +64,21 @@ def test_columns_that_only_rows_outside_memory_have_are_a_part_of_it():
     assert inverse.product(inverse.solve(np.ones(3))) == pytest.approx(np.ones(3))
 
 
-def test_an_update_sums_only_the_rows_whose_factor_changed(monkeypatch):
-    rows, _ = random_rows(0, 300, 20)
-    summed: list[int] = []
-    original = kernels.gram_block
+@pytest.fixture
+def summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each sum of a head."""
+    numbers, original = list[int](), kernels.gram_block
 
     def counted(rows: Rows, factors: Matrix, *others: Any) -> None:
-        summed.append(int(np.count_nonzero(factors)))
+        numbers.append(int(np.count_nonzero(factors)))
         original(rows, factors, *others)
 
     monkeypatch.setattr(kernels, "gram_block", counted)
+    return numbers
+
+
+def test_an_update_sums_only_the_rows_whose_factor_changed(summed):
+    rows, _ = random_rows(0, 300, 20)
     inverse, factors = Preconditioner(csr(rows), 1.0, 20), np.full(300, 2.0)
     for changed in (0, 7, 0):
         factors = factors.copy()
@@ -82,22 +87,21 @@ def test_an_update_sums_only_the_rows_whose_factor_changed(monkeypatch):
     assert summed == [300, 7]
 
 
-def test_a_head_of_some_columns_is_summed_once_products_have_cost_as_much(monkeypatch):
-    """And one of all columns at once; what few products solve needs no head."""
+def test_a_head_of_some_columns_is_summed_once_products_have_cost_as_much(summed, monkeypatch):
+    """What few products solve needs none; half of the rows cost half of the products."""
     monkeypatch.setattr(preconditioner, "HEAD", 100)
-    rng = np.random.default_rng(0)
-    rows = csr([list(enumerate(row)) for row in rng.normal(size=(50, 120)).tolist()])
-    count, inverse = count_calls(monkeypatch, "gram_block"), Preconditioner(rows, 1.0, 120)
-    inverse.update(np.ones(50))
-    size, products = head_size(np.full(50, 121), 121), 0
-    while not inverse.renew():
-        inverse.solve(np.ones(121))
-        products += 1
-        assert not count["gram_block"]
-    cost = preconditioner.multiplications(np.full(50, 121), size)
-    assert products == math.ceil(cost / (NONZERO * 50 * 121))
-    inverse.update(np.where(np.arange(50) < 25, 1.0, 2.0))
-    assert count["gram_block"] == 1, "half of the rows have changed, and no product was made yet"
+    rng, factors = np.random.default_rng(0), np.ones(500)
+    rows = csr([list(enumerate(row)) for row in rng.normal(size=(500, 120)).tolist()])
+    inverse, products = Preconditioner(rows, 1.0, 120), [0, 0]
+    for number, changed in enumerate((500, 250)):
+        factors = np.where(np.arange(500) < changed, 2.0 * factors, factors)
+        inverse.update(factors)
+        while not inverse.renew():
+            inverse.solve(np.ones(121))
+            products[number] += 1
+    assert summed == [500, 250]
+    assert 0.9 * preconditioner.PRODUCTS < products[0] <= preconditioner.PRODUCTS
+    assert products[1] == pytest.approx(0.5 * products[0], abs=1.0)
 
 
 @pytest.mark.parametrize("value", [1e-30, 3e38])
