@@ -1,5 +1,4 @@
-"""Learners on rows in memory: plans to train by, the bits that training leaves, and Newton's method
-as one call."""
+"""Learners on rows in memory: plans to train by, the bits that training leaves, and the loss."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +12,6 @@ from streamtron.core.losses import SQUARED_HINGE, Loss
 from streamtron.core.rows import Label, Rows, Vector
 from streamtron.solver.held_loss import HeldLoss
 from streamtron.solver.learner import Learner
-from streamtron.solver.newton import HeldObjective
 from streamtron.solver.row_store import NarrowRows
 from streamtron.solver.targets import Targets
 from tests.helpers.oracle import Row
@@ -81,21 +79,3 @@ def held_loss(
     """The loss of rows, of which those of cost 0 are left out."""
     targets = Targets(np.arange(len(signs)), signs, cost, np.zeros(len(signs)))
     return HeldLoss(loss, NarrowRows(rows, targets), rho)
-
-
-def minimise(
-    rows: Rows,
-    signs: NDArray[Any],
-    cost: Vector,
-    rho: float,
-    start: Vector,
-    center: Vector,
-    precision: float,
-    *,
-    proven: bool,
-    outside: Any = None,
-) -> tuple[Vector, Vector, int]:
-    """The v of least P, the margins there, and how many steps that took."""
-    objective = HeldObjective(held_loss(rows, signs, cost, rho), center, outside)
-    best = objective.minimise(start, precision, proven=proven)
-    return best.v, best.known, best.steps

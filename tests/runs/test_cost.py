@@ -86,10 +86,12 @@ CASES += [
     *(("text", {"C": 5.0, "tol": tol, "active_set": 90_000}) for tol in (1e-7, 0.0)),
     ("text", {"C": 1.0, "tol": 1e-10, "active_set": TENTH["text"], "max_epochs": 20}),
     ("text", {"C": 0.5, "loss": "hinge", "active_set": TENTH["text"], "max_epochs": 12}),
+    ("text", {"C": 100.0, "tol": 1e-9, "mini_epochs": 500}),
     ("text", {"C": 500.0, "tol": 1e-6}),
     ("dense", {"C": 5.0, "active_set": 100}),  # less than a row
     *(("text", {"C": 500.0, "mini_epochs": most}) for most in (8, 10, 500)),
     ("text", {"C": 5.0, "loss": "log_loss", "active_set": 90_000}),  # those that matter
+    ("text", {"C": 20.0, "intercept": "free", "active_set": TENTH["text"]}),
     ("text", {"C": 5.0, "intercept": "free", "active_set": 900}),  # two rows
     ("text", {"C": 0.5, "loss": "log_loss", "parts": SHARDS}),
     ("dense", {"penalty": "l1", "parts": SHARDS}),
