@@ -96,6 +96,7 @@ CASES += [
     ("text", {"C": 0.5, "loss": "log_loss", "parts": SHARDS}),
     ("dense", {"penalty": "l1", "parts": SHARDS}),
     ("dense", {"stage": "1", "variant": "steps", "faithful": True}),
+    *(("dense", {"stage": "1,0.1", "b": (0.2, 0.2), "tol": 0.0, "max_epochs": k}) for k in (4, 5)),
 ]
 
 

@@ -13,7 +13,7 @@ from streamtron.core.errors import SettingsError
 from streamtron.core.events import Event, WorkDone
 from streamtron.core.rows import Facts
 from streamtron.solver.learner import Learner
-from streamtron.solver.paper import alphas_of, choose_b, scale_of, steps_of, upper_bound
+from streamtron.solver.paper import alphas_of, choose_b, scale_of, steps_of
 from streamtron.solver.targets import TargetRule
 from tests.helpers.examples import slow_but
 from tests.helpers.learners import drawn_data, plain_rows
@@ -42,18 +42,6 @@ def data_of(seed: int, n: int = 300, **options: Any) -> ListData:
 )
 def test_the_papers_stages_are_made_only_where_they_are_asked_for(settings, stages):
     assert Settings(**settings).paper == stages
-
-
-def test_where_memory_is_full_every_second_reading_adds_rows_and_the_run_still_converges():
-    source = data_of(0)
-    settings = Settings(
-        stage="1", b=(0.2,), C=0.1, tol=0.0, active_set=source.nbytes // 20, max_epochs=1000
-    )
-    learner = trained(source, settings)
-    assert learner.finished == "converged"
-    assert learner.active.nbytes <= settings.active_set
-    proven = [reading.proven for reading in learner.progress.history]
-    assert proven[:5] == [False, True, False, True, False]
 
 
 def test_a_stage_has_converged_only_where_no_chunk_has_a_row_to_add():
@@ -138,21 +126,6 @@ def test_the_radius_is_that_of_the_row_of_least_weight_its_class_counted():
 def test_a_faithful_run_refuses_an_active_set_over_its_budget():
     with pytest.raises(SettingsError, match="active set is over its budget"):
         trained(data_of(0), Settings(faithful=True, active_set=300))
-
-
-def test_wherever_the_epoch_limit_ends_a_run_its_dual_variables_prove_its_upper_bound():
-    """Also where a stage has just ended: the next one would have none."""
-    stages = set()
-    for limit in range(1, 6):
-        settings = Settings(C=0.1, stage="1,0.1", b=(0.2, 0.2), tol=0.0, max_epochs=limit)
-        learner = trained(data_of(0), settings)
-        assert (learner.finished, learner.progress.full_epochs) == ("epoch limit", limit)
-        assert learner.certificate.rows_scanned == 300
-        assert learner.alphas.dense(300).any()
-        upper = learner.certificate.upper_bound
-        assert upper_bound(learner.running) == pytest.approx(upper, rel=1e-6)
-        stages.add(len(learner.progress.reports))
-    assert stages == {1, 2}
 
 
 @pytest.mark.parametrize("variant", ["length", "steps"])

@@ -1,15 +1,11 @@
 """The rows in memory, solved: bounds hold the optimum. What that costs: ``runs/test_cost.py``."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from streamtron.core import kernels
 from streamtron.core.config import Settings
-from streamtron.core.rows import Rows
 from streamtron.solver import ascent
 from tests.helpers.learners import drawn_data
 from tests.helpers.optimum import holds, least_primal
@@ -56,21 +52,13 @@ def test_ccat_in_tenths_is_certified_in_nine_readings_whatever_the_seed(seed, sh
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("C", "seeds", "most"), [(0.5, 8, 5.0), (50.0, 8, 24.0)])
-def test_ccat_in_memory_takes_two_readings_and_few_visits(C, seeds, most, shared_data, monkeypatch):
+def test_ccat_in_memory_takes_two_readings_and_few_visits(C, seeds, most, shared_data):
     rows, labels = read_libsvm(shared_data / "rcv1_27613.ccat.xz")
     visited = 0  # at C = 50 one seed needs 12 visits and another 27, sixteen of them 21.7
-    visit = kernels.visit
-
-    def counted(rows: Rows, order: NDArray[np.int64], *others: Any) -> int:
-        nonlocal visited
-        visited += int((rows.indptr[order + 1] - rows.indptr[order]).sum())
-        return visit(rows, order, *others)
-
-    monkeypatch.setattr(kernels, "visit", counted)
     for seed in range(seeds):
-        source = ListData(rows, labels)
-        assert trained(source, Settings(C=C, seed=seed)).finished == "certified"
-        assert source.nonzeros_read == 2 * len(rows.indices)
+        learner = trained(ListData(rows, labels), Settings(C=C, seed=seed))
+        assert (learner.finished, learner.progress.readings) == ("certified", 2)
+        visited += learner.progress.visited
     assert visited <= most * seeds * len(rows.indices)
 
 
