@@ -66,7 +66,7 @@ ALONE: dict[str, list[dict[str, Any]]] = {
 }
 
 IN_PARTS: dict[str, list[dict[str, Any]]] = {
-    "text": [{"C": 1.0}, {"C": 0.5, "loss": "hinge"}, {"C": 5.0, "intercept": "free"}],
+    "text": [{"C": 1.0}, {"C": 0.5, "loss": "hinge"}],
     "dense": [{"C": 50.0}, {"C": 0.5, "loss": "log_loss"}, {"C": 0.5, "loss": "hinge"}],
     "numbers": [{"loss": "huber"}],
     "counts": [{"loss": "poisson"}],
