@@ -338,7 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--topics", default="C11,CCAT", help="between commas, or all")
     parser.add_argument("--delta", default="0.1,0.3,1", help="candidates, between commas")
     parser.add_argument("--stage", default="1,0.1", help="as fit's --stage")
-    parser.add_argument("--tol", type=float, default=0.01, help="relative duality gap")
+    parser.add_argument(
+        "--tol", type=float, default=1e-4, help="relative duality gap, 1e-4 at most"
+    )
     parser.add_argument("--max-epochs", type=int, default=100, help="full epochs a stage, at most")
     parser.add_argument("--workers", type=int, help="candidates side by side, in so many processes")
     parser.add_argument("--scheduler", help="or on the workers of this Dask scheduler")

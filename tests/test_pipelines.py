@@ -69,9 +69,12 @@ def test_rcv1_in_two_stages_sweeps_every_topic_and_goes_on_where_it_was(topics, 
         with open(work / f"{topic}.csv", newline="") as file:
             rows = list(csv.DictReader(file))
         assert {row["worker"] for row in rows} <= ({"0", "1"} if workers else {"local"})
-        # all slacks are paid where delta is huge: the first stage's certificate says so
-        assert [(row["stage"], row["iteration"]) for row in rows] == [("0.1", "1"), ("1", "0")]
-        assert [row["stop_reason"] for row in rows] == ["certified"] * 2
+        # counts of the first stage, a few a row, are too coarse for the 10⁻⁴ of a sweep; those of
+        # the second meet it where delta is huge, so that all slacks are paid
+        assert [(row["stage"], row["iteration"]) for row in rows] == [("0.1", "1")] * 2
+        assert [row["stop_reason"] for row in rows] == ["converged", "certified"]
+        assert [float(row["tol"]) for row in rows] == [1e-4] * 2
+        assert float(rows[0]["relative_duality_gap"]) <= 0.01
         for row in rows:
             assert f"{1e3 * float(row['upper_bound']):.5f}" in shown
         report = json.loads((work / f"{topic}.json").read_text())
