@@ -89,6 +89,7 @@ CASES += [
     ("text", {"C": 100.0, "tol": 1e-9, "mini_epochs": 500}),
     ("text", {"C": 500.0, "tol": 1e-6}),
     ("dense", {"C": 5.0, "active_set": 100}),  # less than a row
+    ("text", {"C": 50.0, "mini_epochs": 9}),
     *(("text", {"C": 500.0, "mini_epochs": most}) for most in (8, 10, 500)),
     ("text", {"C": 5.0, "loss": "log_loss", "active_set": 90_000}),  # those that matter
     ("text", {"C": 20.0, "intercept": "free", "active_set": TENTH["text"]}),
