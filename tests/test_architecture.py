@@ -53,7 +53,7 @@ OWNERS: dict[str, set[str]] = {
 
 GOALS: dict[str, tuple[int, int]] = {
     "streamtron": (24_000, 35101),
-    "tests": (18_000, 25488),
+    "tests": (18_000, 25489),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 
