@@ -1000,6 +1000,63 @@ def _wright_omega(x):
     return w * (1.0 + r / (1.0 + w) * (f - r) / (f - 2.0 * r))
 
 
+@helper
+def _class_margins(rows, i, rho, weights, z):
+    """z_j = (x_i, ρ)·w_j of every class into ``z``; w_j is column j of ``weights``."""
+    number, last = np.uintp(len(z)), weights.shape[0] - 1
+    z[:] = 0.0
+    for p in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
+        value, of_column = rows.values[_place(rows, i, p)], weights[rows.indices[p]]
+        for j in range(number):
+            z[j] += value * of_column[j]
+    for j in range(number):
+        z[j] += rho * weights[last, j]
+
+
+@kernel(types.void(_ROWS, types.float64, _MATRIX, types.int64, types.int64, _F8, _MATRIX))
+def class_margins(rows, rho, weights, start, stop, z, found):
+    """(x_i, ρ)·w_j of rows ``start`` … ``stop`` − 1 into ``found`` (float64, shape (K, rows)).
+    ``weights`` : w_j in column j, float64, shape (columns + 1, K). ``z`` : room for K numbers."""
+    for i in range(start, stop):
+        _class_margins(rows, np.uintp(i), rho, weights, z)
+        for j in range(len(z)):
+            found[j, i] = z[j]
+
+
+@kernel(types.void(_ROWS, _MATRIX, types.float64, types.int64, types.int64, _MATRIX))
+def combine_classes(rows, factors, rho, first, stop, total):
+    """Σ f_ij (x_i, ρ) is added to column j of ``total`` (float64, shape (columns + 1, K)) in place,
+    for the classes ``first`` … ``stop`` − 1. ``factors`` : f_ij, shape (rows, K)."""
+    last, begin, end = total.shape[0] - 1, np.uintp(first), np.uintp(stop)
+    for i in range(len(factors)):
+        of_row = factors[i]
+        for p in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+            value, of_column = rows.values[_place(rows, i, p)], total[rows.indices[p]]
+            for j in range(begin, end):
+                of_column[j] += of_row[j] * value
+        for j in range(begin, end):
+            total[last, j] += of_row[j] * rho
+
+
+@kernel(types.void(_ROWS, _MATRIX, types.int64, types.int64, _MATRIX, _MATRIX))
+def add_class_duals(rows, factors, first, stop, fresh, low):
+    """Σ f_ij x_i is added to column j of ``fresh`` (float64, shape (columns, K)) in place, for the
+    classes ``first`` … ``stop`` − 1, compensated: ``low``, of the same shape, sums the rounding
+    errors of additions. ``factors`` : f_ij, shape (rows, K)."""
+    begin, end = np.uintp(first), np.uintp(stop)
+    for i in range(len(factors)):
+        of_row = factors[i]
+        for p in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + 1])):
+            column, x = rows.indices[p], np.float64(rows.values[_place(rows, i, p)])
+            sums, errors = fresh[column], low[column]
+            for j in range(begin, end):
+                value, old = of_row[j] * x, sums[j]
+                new = old + value
+                grown = new - old
+                sums[j] = new
+                errors[j] += (old - (new - grown)) + (value - grown)
+
+
 NEARLY_ALL = 1e-4
 """A part of the sum of a row's α that may be missing, before they are multiplied to make it up."""
 
@@ -1050,9 +1107,11 @@ def _best_alphas(margins, logarithm, q, cost, alphas, sizes, total):
 
 
 @kernel(
-    types.int64(_ROWS, _ORDER, _REALS, _REALS, _REALS, types.float64, _TABLE, _MATRIX, _F8, _U1)
+    types.int64(
+        _ROWS, _ORDER, _REALS, _REALS, _REALS, types.float64, _TABLE, _MATRIX, _MATRIX, _F8, _U1
+    )
 )
-def visit_softmax(rows, order, classes, costs, squares, rho, alphas, weights, scalars, moved):
+def visit_softmax(rows, order, classes, costs, squares, rho, alphas, weights, room, scalars, moved):
     """Visit rows in order: the α of each are set by a step of dual ascent in the simplex (Keerthi
     et al., KDD 2008; Yu, Huang and Lin, 2011), unless it is ``QUIET``, and v moves along.
 
@@ -1063,6 +1122,7 @@ def visit_softmax(rows, order, classes, costs, squares, rho, alphas, weights, sc
     alphas : α_kj, float32, shape (rows, K), 0 of y, changed in place; their sums stay below C_k, as
         ``targets.to_table`` has it.
     weights : v_j and its bias in column j, float64, shape (columns + 1, K), changed in place.
+    room : for what is computed of a row, float64, shape (3, K).
     scalars : as in ``visit``, but for the bias; in the place of the loss is the sum of what rows
         add to P − D, C KL(q ‖ p) with p = softmax(z).
     moved : uint8, shape (rows,): 1 where α has changed, else 0.
@@ -1072,7 +1132,7 @@ def visit_softmax(rows, order, classes, costs, squares, rho, alphas, weights, sc
     """
     sq_norm, gains, gaps = scalars[SQ_NORM], scalars[GAINS], 0.0
     number, last, updates = np.uintp(weights.shape[1]), weights.shape[0] - 1, 0
-    z, steps, sizes = np.empty(number), np.empty(number), np.empty(number)
+    z, steps, sizes = room[0], room[1], room[2]
     for n in range(len(order)):
         _fetch_row_ahead(rows, order, n)
         i = np.uintp(order[n])
@@ -1080,14 +1140,9 @@ def visit_softmax(rows, order, classes, costs, squares, rho, alphas, weights, sc
         moved[i] = 0
         if cost == 0.0:
             continue
-        z[:] = 0.0
-        for p in range(np.uintp(rows.indptr[i]), np.uintp(rows.indptr[i + np.uintp(1)])):
-            value, of_column = rows.values[_place(rows, i, p)], weights[rows.indices[p]]
-            for j in range(number):
-                z[j] += value * of_column[j]
+        _class_margins(rows, i, rho, weights, z)
         sum_of_others = 0.0
         for j in range(number):
-            z[j] += rho * weights[last, j]
             steps[j] = alphas[i, j]
             sum_of_others += steps[j]
         steps[y] = cost - sum_of_others
@@ -1170,17 +1225,18 @@ def scan_softmax(
     rounds, x e^−x ≤ 0.37 where y is not the top; where it is, the margins allow for that.
 
     For ‖α_k‖ ¼ K + 10 times the sum of the others is taken: 4 u of that are more than 4 u ‖α_k‖
-    and what the sum is off by, K u, and what two float32 leave of it, 32 u.
+    and what the sum is off by, K u, and a product of it, u.
 
     Parameters
     ----------
     rows, signs, costs, squares, rho : as in ``scan``; signs of rows that count are 1.
     classes, alphas, sums_of_others : y; α_kj, float32, shape (rows, K), 0 of y; their sums.
     margins : z_kj; ``lengths`` : ‖w_j‖ and, behind these, ρ |b_j|; float64.
-    fresh, low : v = (v_1, b_1, …, v_K), b_K in ``sums``; float64, changed in place at the biases.
+    fresh, low : v of all columns and classes, and behind them the biases of classes, of which the
+        last is in ``sums``; float64, changed in place at the biases.
     sums, totals : as in ``scan``.
     """
-    number, width = len(margins), (len(fresh) + 1) // len(margins)
+    number, biases = len(margins), len(fresh) + 1 - len(margins)
     at = np.empty(number)
     for i in range(len(signs)):
         if signs[i] == 0:
@@ -1210,7 +1266,7 @@ def scan_softmax(
             if j == number - 1:
                 _add_to(sums, np.uintp(DUAL_BIAS), bias)
             else:
-                place = (j + 1) * width - 1
+                place = biases + j
                 old = fresh[place]
                 new = old + bias
                 grown = new - old

@@ -240,8 +240,7 @@ class StreamtronEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _publish(self, certificates: list[dict[str, Any]]) -> None:
-        weights = np.concatenate([past.average for past in self._past])
-        weights = weights.reshape(-1, self.n_features_in_ + 1)
+        weights = np.concatenate([past.weights for past in self._past])
         rhos = np.array([past.rho for past in self._past])
         self._set_weights(weights[:, :-1].copy(), rhos * weights[:, -1] + self._centers)
         joint = joint_certificate(certificates) if len(certificates) > 1 else certificates[0]

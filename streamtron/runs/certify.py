@@ -283,8 +283,7 @@ def _learner(
     for w, part in zip(v, directions, strict=True):
         w[ranks[np.searchsorted(columns, part.nonzero.indices)]] = part.nonzero.data
         w[-1] = (part.bias - learner.targets.center) / rho if rho > 0.0 else 0.0
-    w, bias = v.ravel()[:-1], float(v[-1, -1])
-    set_weights(learner, w, bias, alphas)
+    set_weights(learner, v.T.ravel()[:-1], float(v[-1, -1]), alphas)
     return learner
 
 

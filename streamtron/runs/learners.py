@@ -178,8 +178,8 @@ def weights_of(
     if learners[0].outputs == 1:
         return [(learner, learner.best.w, learner.best.bias) for learner in learners]
     [learner] = learners
-    classes = learner.best.augmented.reshape(learner.outputs, -1)
-    in_order = classes[codes_in_order(labels)]
+    by_class = np.ascontiguousarray(learner.best.augmented.reshape(-1, learner.outputs).T)
+    in_order = by_class[codes_in_order(labels)]
     return [(learner, v[:-1], float(v[-1])) for v in in_order]
 
 

@@ -56,7 +56,7 @@ _PIECE = 1 << 20
 """Bytes of a model that are copied at a time."""
 
 _APPLICATION, _VERSION = 0x73747274, 4
-_STATE_VERSION = 15
+_STATE_VERSION = 16
 
 _SCHEMA = "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT"
 

@@ -245,7 +245,8 @@ class _Ascent:
                 self.promised = True
                 break
             left -= 1
-            self.narrows = int(np.count_nonzero(problem.alphas)) < inside
+            quiet = problem.loss.classes > 1  # rows are left alone there, one after the other
+            self.narrows = quiet or int(np.count_nonzero(problem.alphas)) < inside
             if problem.whole and self.rounds == 1 and not self.narrows:
                 break  # see soon whether visits are hopeless
         if not self.summed:

@@ -331,12 +331,11 @@ def begin_again(learner: Learner, *, keep_scan: bool) -> None:
 def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
     """Number the columns of a finished learner anew. ``places`` : of each column its new number;
     −1: no row has it any more. ``columns`` : how many there are now."""
-    if (number := learner.outputs) > 1:  # each class has as many, and a bias behind them
-        classes = [
-            np.append(np.where(places < 0, -1, places + j * (columns + 1)), (j + 1) * columns + j)
-            for j in range(number)
-        ]
-        places, columns = np.concatenate(classes)[:-1], number * (columns + 1) - 1
+    if (number := learner.outputs) > 1:  # a column has the weights of all classes side by side
+        classes = np.arange(number)
+        by_class = np.where(places < 0, -number, places * number)[:, None] + classes
+        places = np.append(by_class.ravel(), columns * number + classes)[:-1]
+        columns = number * (columns + 1) - 1
     kept = np.flatnonzero(places >= 0)
 
     def numbered(w: Vector) -> Vector:

@@ -31,6 +31,7 @@ class EarlierData:
     scan_sums: ScanSums
     average: NDArray[np.float64]
     rho: float
+    outputs: int
 
     @classmethod
     def of(
@@ -43,11 +44,16 @@ class EarlierData:
         sums, labels, number = learner.frozen.scan_sums, learner.targets.labels, learner.outputs
         order = sorted(range(number), key=labels.__getitem__) if number > 1 else [0]
         v, average = (
-            sign * w.reshape(number, -1)[order].ravel() + 0.0  # no −0
+            sign * w.reshape(-1, number)[:, order].ravel() + 0.0  # no −0
             for w in (np.append(sums.fresh, sums.dual_bias), learner.best.augmented)
         )
         sums.fresh, sums.sums[kernels.DUAL_BIAS :][:2] = v[:-1], (v[-1], 0.0)
-        return cls(sums, average, learner.augmentation)
+        return cls(sums, average, learner.augmentation, number)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The averaged weights, augmented, of softmax those of each class in a row."""
+        return self.average.reshape(-1, self.outputs).T
 
     @property
     def dual(self) -> float:

@@ -2,18 +2,19 @@
 
     minimise  P(W) = ½ ‖W‖² + Σ C_k (ln Σ_j exp z_kj − z_ky),   z_kj = (x_k, ρ)·w_j
 
-over the K augmented vectors w_j = (w_j, b_j), y the class of row k. Side by side they are the
-augmented weights of one ``Learner``, so that b_K is its bias. Dual variables: ``kernels.softmax``.
-Rows in memory are visited, see ``kernels.visit_softmax``, and where that crawls solved by Newton's
-method, whose Hessian along S adds Σ C_k (p_k ⊙ s_k − p_k (p_k·s_k)) ⊗ (x_k, ρ), s_k the margins of
-S. Arrays of all classes have the shape (K, rows); threads have a class each, so that no sum depends
-on them.
+over the K augmented vectors w_j = (w_j, b_j), y the class of row k. As the columns of a matrix, of
+shape (columns + 1, K), they are the augmented weights of one ``Learner``, so that b_K is its bias:
+a nonzero of a row meets the weights of all classes side by side. Dual variables:
+``kernels.softmax``. Rows in memory are visited, see ``kernels.visit_softmax``, and where that
+crawls solved by Newton's method, whose Hessian along S adds
+Σ C_k (p_k ⊙ s_k − p_k (p_k·s_k)) ⊗ (x_k, ρ), s_k the margins of S. Arrays of all classes have the
+shape (K, rows); threads have some classes each, or some rows, so that no sum depends on them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,18 +42,24 @@ def each_class(number: int, work: Callable[[int], None]) -> None:
     opened_threads().work(work, range(number))
 
 
+def some_classes(number: int, work: Callable[[int, int], None]) -> None:
+    """Do the work of all classes, of as many at once as threads make it."""
+    threads = opened_threads()
+    borders = [number * k // threads.number for k in range(threads.number + 1)]
+    threads.work(lambda cut: work(*cut), [*pairwise(borders)])
+
+
 def class_margins(rows: Rows, rho: float, v: Vector, number: int) -> Vector:
     """Return z_kj of all classes. ``v`` : the augmented weights of all."""
-    classes = v.reshape(number, -1)
-    signs = np.ones(len(rows.indptr) - 1, np.int8)
-    products = np.empty((number, len(signs)))
+    weights, threads = v.reshape(-1, number), opened_threads()
+    found = np.empty((number, len(rows.indptr) - 1))
 
-    def find(j: int) -> None:
-        for part, their_signs, margins in passes.parts(rows, signs, products[j]):
-            kernels.margins(part, their_signs, rho, classes[j], margins)
+    def find(span: slice) -> None:
+        room = np.empty(number)
+        kernels.class_margins(rows, rho, weights, span.start, span.stop, room, found)
 
-    each_class(number, find)
-    return products
+    threads.work(find, passes.spans(rows, number, threads.number))
+    return found
 
 
 def softmax(targets: Targets, margins: Vector) -> tuple[Vector, Vector]:
@@ -92,32 +99,24 @@ def table_of_slacks(rows: Rows, targets: Targets, rho: float, v: Vector, number:
 def scan_classes(
     sums: ScanSums, v: Vector, rows: Rows, targets: Targets, table: Table, rho: float
 ) -> NDArray[np.uint8]:
-    """Add rows to the sums of a scan at augmented weights; return which of them matter: all. The
-    sum of the other classes' α, a float64, is added to v as two float32."""
-    number = table.shape[1]
+    """Add rows to the sums of a scan at augmented weights; return which of them matter: all."""
+    number, counts = table.shape[1], targets.signs != 0
     margins, of_own = class_margins(rows, rho, v, number), sums_of_others(table)
-    high = of_own.astype(np.float32)
-    low = (of_own - high).astype(np.float32)
-    classes, counts = v.reshape(number, -1), targets.signs != 0
-    width = classes.shape[1]
-    lengths = [math.sqrt(kernels.square_sum(w[:-1])) for w in classes]
-    lengths += [rho * abs(float(w[-1])) for w in classes]
+    weights, biases = v.reshape(-1, number)[:-1], v[-number:]
+    lengths = np.append(np.sqrt(np.square(weights).sum(axis=0)), rho * np.abs(biases))
+    factors = -table.astype(np.float64)
+    factors[np.arange(len(of_own)), targets.t.astype(np.int64)] = of_own
+    factors[~counts] = 0.0
+    fresh, low = (sums_[: weights.size].reshape(-1, number) for sums_ in (sums.fresh, sums.low))
 
-    def add(j: int) -> None:
-        if j == number:
-            given = rows, targets.signs, targets.costs, targets.squares, targets.t, table, of_own
-            at = rho, margins, np.array(lengths), sums.fresh, sums.low
-            kernels.scan_softmax(*given, *at, sums.sums, sums.totals)
-            return
-        columns = slice(j * width, (j + 1) * width - 1)
-        into = sums.fresh[columns], sums.low[columns], 0, width
-        of_class = counts & (targets.t == j)
-        alphas = np.where(of_class, high, table[:, j])
-        signs = np.where(of_class, 1, -1).astype(np.int8)
-        kernels.add_duals(rows, np.flatnonzero(counts & (alphas != 0.0)), signs, alphas, *into)
-        kernels.add_duals(rows, np.flatnonzero(of_class & (low != 0.0)), signs, low, *into)
+    def add(first: int, stop: int) -> None:
+        for part, their_factors in passes.parts(rows, factors, share=stop - first):
+            kernels.add_class_duals(part, their_factors, first, stop, fresh, low)
 
-    each_class(number + 1, add)
+    some_classes(number, add)
+    given = rows, targets.signs, targets.costs, targets.squares, targets.t, table, of_own
+    at = rho, margins, lengths, sums.fresh, sums.low
+    kernels.scan_softmax(*given, *at, sums.sums, sums.totals)
     return np.where(counts, np.uint8(1), np.uint8(0))
 
 
@@ -134,13 +133,14 @@ class HeldClasses(HeldLoss):
 
     def sum_of(self, factors: Vector, columns: int) -> Vector:
         """Return Σ f_kj (x_k, ρ) of all classes, augmented."""
-        total = np.zeros(columns + 1)
-        classes = total.reshape(self.classes, -1)
+        total = np.zeros((columns + 1) // self.classes * self.classes)
+        by_class, by_row = total.reshape(-1, self.classes), np.ascontiguousarray(factors.T)
 
-        def add(j: int) -> None:
-            passes.add(kernels.combine, self.held.rows, factors[j], self.rho, classes[j])
+        def add(first: int, stop: int) -> None:
+            for part, their_factors in passes.parts(self.held.rows, by_row, share=stop - first):
+                kernels.combine_classes(part, their_factors, self.rho, first, stop, by_class)
 
-        each_class(self.classes, add)
+        some_classes(self.classes, add)
         return total
 
     def value(self, margins: Vector) -> float:
@@ -230,9 +230,9 @@ class ClassHessian:
 
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r."""
-        by_class = residual.reshape(len(self._classes), -1)
+        by_class = np.ascontiguousarray(residual.reshape(-1, len(self._classes)).T)
         pairs = zip(self._classes, by_class, strict=True)
-        return np.concatenate([of_class.solve(r) for of_class, r in pairs])
+        return np.stack([of_class.solve(r) for of_class, r in pairs], axis=1).ravel()
 
 
 def _over(terms: Vector, cost: Vector) -> Vector:

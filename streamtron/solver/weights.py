@@ -108,13 +108,13 @@ def visit(
     ``alphas`` (of ``rows``) change in place, and ``moved`` becomes 1 where they do."""
     if loss.softmax:
         number = alphas.shape[1]
-        weights = np.ascontiguousarray(running.augmented.reshape(number, -1).T)
+        weights, room = running.augmented.reshape(-1, number), np.empty((3, number))
         of_rows = targets.t, targets.costs, targets.squares, rho, alphas
         for some in passes.visits(rows, positions, number):
             running.updates += kernels.visit_softmax(
-                rows, some, *of_rows, weights, running.scalars, moved
+                rows, some, *of_rows, weights, room, running.scalars, moved
             )
-        v = weights.T.ravel()
+        v = weights.ravel()
         running.w[:], running.scalars[kernels.BIAS] = v[:-1], v[-1]
         return
     given = targets.signs, targets.costs, rho, loss.sharp, targets.t, targets.squares

@@ -83,7 +83,7 @@ def draw(seed: int) -> Drawn:
         off = float(rng.choice([0.0, 1e-15, 1e-7, 0.1]))
         drawn = drawn._replace(W=weights_of(drawn) * (1.0 + off * rng.normal(size=W.shape)))
     if rng.random() < 0.3:
-        v = drawn.W.ravel()
+        v = drawn.W.T.ravel()
         own = table_of_slacks(drawn.rows, drawn.targets, rho, v, K)
         drawn = drawn._replace(alphas=own)
     return drawn
@@ -99,7 +99,7 @@ def weights_of(drawn: Drawn) -> Vector:
 
 def sums_of(drawn: Drawn, seed: int) -> ScanSums:
     """The sums of a scan in blocks, whose sums are added."""
-    rng, n, v = np.random.default_rng(seed), len(drawn.labels), drawn.W.ravel()
+    rng, n, v = np.random.default_rng(seed), len(drawn.labels), drawn.W.T.ravel()
     frozen = Frozen(v[:-1], float(v[-1]), SOFTMAX)
     total = frozen.scan_sums.emptied()
     for first, last in pairwise(sorted({0, n, *rng.integers(0, n + 1, 2).tolist()})):
@@ -140,7 +140,7 @@ def exact_bounds(drawn: Drawn) -> tuple[mpmath.mpf, mpmath.mpf, list[Fraction]]:
         for j, factor in enumerate(factors):
             for c, value in enumerate(x):
                 v[j][c] += factor * value
-    flat = [a for row in v for a in row]
+    flat = [a for row in zip(*v, strict=True) for a in row]
     primal = number(square([a for row in W for a in row])) / 2 + lost
     return primal, earned - number(square(flat)) / 2, flat
 
@@ -148,7 +148,7 @@ def exact_bounds(drawn: Drawn) -> tuple[mpmath.mpf, mpmath.mpf, list[Fraction]]:
 def said(drawn: Drawn, seed: int) -> tuple[list[str], float, float]:
     """What a scan says of P and D that does not hold; and how far each is from the exact one."""
     sums = sums_of(drawn, seed)
-    proof = certificate_of(sums, drawn.W.ravel()[:-1], float(drawn.W[-1, -1]))
+    proof = certificate_of(sums, drawn.W.T.ravel()[:-1], float(drawn.W[-1, -1]))
     primal, dual, v = exact_bounds(drawn)
     dual = max(dual, mpmath.mpf(0))
     off = [Fraction(a) - b for a, b in zip([*sums.fresh.tolist(), sums.dual_bias], v, strict=True)]
@@ -177,7 +177,7 @@ def test_no_bound_of_a_scan_of_all_classes_is_false_in_exact_arithmetic(many):
 def test_the_kernels_of_softmax_equal_their_oracle(seed):
     drawn = draw(seed)
     targets, n, K = drawn.targets, len(drawn.labels), len(drawn.W)
-    margins = class_margins(drawn.rows, drawn.rho, drawn.W.ravel(), K)
+    margins = class_margins(drawn.rows, drawn.rho, drawn.W.T.ravel(), K)
     shares, losses = np.empty_like(margins), np.empty(n)
     cut = n // 2
     for start, stop in ((0, cut), (cut, n)):
@@ -218,6 +218,32 @@ def test_the_kernels_of_softmax_equal_their_oracle(seed):
 
 
 @pytest.mark.parametrize("seed", range(examples(100)))
+def test_margins_and_sums_of_all_classes_equal_those_of_plain_python(seed):
+    drawn, rng = draw(seed), np.random.default_rng(seed)
+    K, width = drawn.W.shape
+    weights, rows = np.ascontiguousarray(drawn.W.T), [*map(row_of, drawn.X)]
+    margins = np.empty((K, len(rows)))
+    kernels.class_margins(drawn.rows, drawn.rho, weights, 0, len(rows), np.empty(K), margins)
+    factors = rng.normal(size=(len(rows), K))
+    total, (fresh, low) = np.zeros((width, K)), np.zeros((2, width - 1, K))
+    for cut in pairwise((0, K // 2, K)):
+        kernels.combine_classes(drawn.rows, factors, drawn.rho, *cut, total)
+        kernels.add_class_duals(drawn.rows, factors, *cut, fresh, low)
+    for j in range(K):
+        sums, pairs = [0.0] * width, [[0.0, 0.0] for _ in range(width - 1)]
+        for k, row in enumerate(rows):
+            z, factor = 0.0, float(factors[k, j])
+            for c, x in row:
+                z += x * float(weights[c, j])
+                sums[c] += factor * x
+                oracle.SoftmaxScan.add_to(pairs[c], 0, 1, factor * x)
+            assert margins[j, k] == z + drawn.rho * float(weights[-1, j])
+            sums[-1] += factor * drawn.rho
+        assert total[:, j].tolist() == sums
+        assert np.c_[fresh[:, j], low[:, j]].tolist() == pairs
+
+
+@pytest.mark.parametrize("seed", range(examples(100)))
 def test_visits_of_softmax_equal_their_oracle_and_no_visit_lowers_the_dual(seed):
     drawn, rng = draw(seed), np.random.default_rng(seed)
     n, targets = len(drawn.labels), drawn.targets
@@ -229,7 +255,8 @@ def test_visits_of_softmax_equal_their_oracle_and_no_visit_lowers_the_dual(seed)
     plain = oracle.SoftmaxAscent(drawn.rho, weights.tolist(), alphas.tolist(), scalars[1])
     given = drawn.rows, order, targets.t, costs, targets.squares, drawn.rho
     dual, rows = scalars[kernels.GAINS] - 0.5 * scalars[kernels.SQ_NORM], [*map(row_of, drawn.X)]
-    updates = kernels.visit_softmax(*given, alphas, weights, scalars, moved)
+    room = np.empty((3, len(v)))
+    updates = kernels.visit_softmax(*given, alphas, weights, room, scalars, moved)
     of_rows = [(k, rows[k], drawn.labels[k], costs[k], targets.squares[k]) for k in order]
     changed = [plain.visit(*row) for row in of_rows]
     last = dict(zip(order, changed, strict=True))

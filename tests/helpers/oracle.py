@@ -295,7 +295,7 @@ class SoftmaxScan:
         for j, a in enumerate(at):
             rest += 0.0 if j == top else losses.exp_minus(at[top] - a)
         value = ((at[top] - at[y]) + log_of_more(rest)) * (1.0 + (2.0 * K + 32.0) * u)
-        self._add(self.sums, 8, 9, cost * (value + 2.0**-1000))
+        self.add_to(self.sums, 8, 9, cost * (value + 2.0**-1000))
         others = 0.0
         for alpha in alphas:
             others += alpha
@@ -305,21 +305,21 @@ class SoftmaxScan:
         for j, alpha in enumerate(alphas):
             bias = (others if j == y else -alpha) * self.rho
             if j == K - 1:
-                self._add(self.sums, 6, 7, bias)
+                self.add_to(self.sums, 6, 7, bias)
                 continue
-            place = (j + 1) * self.width - 1
+            place = (self.width - 1) * K + j
             pair = [self.fresh[place], self.low[place]]
-            self._add(pair, 0, 1, bias)
+            self.add_to(pair, 0, 1, bias)
             self.fresh[place], self.low[place] = pair
         weight = (0.25 * K + 10.0) * others
         self.sums[2] += weight * self.rho
         self.sums[1] += weight * norm
         earned = cost * self.gain(alphas, y, others, cost)
         self.sums[5] += abs(earned)
-        self._add(self.sums, 10, 11, earned)
+        self.add_to(self.sums, 10, 11, earned)
 
     @staticmethod
-    def _add(sums: list[float], place: int, rounded: int, value: float) -> None:
+    def add_to(sums: list[float], place: int, rounded: int, value: float) -> None:
         old = sums[place]
         new = old + value
         grown = new - old
