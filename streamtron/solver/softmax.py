@@ -52,14 +52,14 @@ def some_classes(number: int, work: Callable[[int, int], None]) -> None:
 def class_margins(rows: Rows, rho: float, v: Vector, number: int) -> Vector:
     """Return z_kj of all classes. ``v`` : the augmented weights of all."""
     weights, threads = v.reshape(-1, number), opened_threads()
-    found = np.empty((number, len(rows.indptr) - 1))
+    margins = np.empty((number, len(rows.indptr) - 1))
 
     def find(span: slice) -> None:
         room = np.empty(number)
-        kernels.class_margins(rows, rho, weights, span.start, span.stop, room, found)
+        kernels.class_margins(rows, rho, weights, span.start, span.stop, room, margins)
 
     threads.work(find, passes.spans(rows, number, threads.number))
-    return found
+    return margins
 
 
 def softmax(targets: Targets, margins: Vector) -> tuple[Vector, Vector]:
