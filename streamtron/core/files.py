@@ -301,11 +301,12 @@ def _locked(directory: Path, kind: int, flags: int) -> Iterator[int]:
 def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
     """Create a directory that is removed with all its contents when the context ends.
 
-    Its name begins with ``prefix``; it is made in ``where`` or the system's temporary directory.
+    Its name begins with ``prefix``; it is made in ``where`` or the system's temporary directory,
+    and locked against ``remove_scratch``.
     """
     where = tempfile.gettempdir() if where is None else where
     with writing_to(where, "Name another place."):
-        directory = tempfile.mkdtemp(prefix=prefix, dir=where)
+        directory, descriptor = _locked_scratch(prefix, where)
     try:
         yield directory
     finally:
@@ -313,5 +314,31 @@ def scratch_directory(prefix: str, where: str | None = None) -> Iterator[str]:
         with suppress(FileNotFoundError):
             os.rename(directory, gone)
         shutil.rmtree(gone, ignore_errors=True)
+        os.close(descriptor)
         if os.path.exists(gone):  # not worth losing the run's result
             _log.warning("%s: cannot be removed. Remove it by hand.", gone)
+
+
+def _locked_scratch(prefix: str, where: str) -> tuple[str, int]:
+    """Create a directory; return it with the descriptor that locks it."""
+    while True:
+        directory = tempfile.mkdtemp(prefix=prefix, dir=where)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(directory, os.O_RDONLY)
+            with suppress(OSError):  # not on every disk, and there none is taken for abandoned
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.exists(directory):
+                return directory, descriptor
+            os.close(descriptor)  # it was taken for abandoned before it was locked
+
+
+def remove_scratch(prefix: str, where: str) -> None:
+    """Remove the scratch directories that killed processes left in ``where``."""
+    for path in Path(where).glob(f"{prefix}*"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(descriptor)

@@ -4,7 +4,7 @@ from streamtron.data.arrays import MemoryData, canonical
 from streamtron.data.cache import Cache, cache_files, clear_cache, drop_cached
 from streamtron.data.dataset import Dataset, Expected
 from streamtron.data.discover import ShardFile, find_shards
-from streamtron.data.flat_file import remove_abandoned
+from streamtron.data.flat_file import SCRATCH, remove_abandoned
 from streamtron.data.manifest import Manifest, ShardRecord, check_duplicate, no_rows
 from streamtron.data.prepare import Preparing, Progress
 from streamtron.data.reader_config import ReaderConfig
@@ -13,6 +13,7 @@ from streamtron.data.row_batch import FileReader, RowBatch
 from streamtron.data.shard_rows import ShardRows
 
 __all__ = [
+    "SCRATCH",
     "Cache",
     "Dataset",
     "Expected",

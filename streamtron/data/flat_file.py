@@ -46,7 +46,14 @@ from numpy.typing import NDArray
 from streamtron.core import kernels
 from streamtron.core import rows as chunk
 from streamtron.core.errors import FileDamaged
-from streamtron.core.files import CACHE_REMEDY, flush, parse_json, reading_from, writing_to
+from streamtron.core.files import (
+    CACHE_REMEDY,
+    flush,
+    parse_json,
+    reading_from,
+    remove_scratch,
+    writing_to,
+)
 from streamtron.core.rows import COLUMN_MAX, Chunk, Facts, Label, are_targets
 from streamtron.data.blocks import Buffers, join_rows, make_chunk, one_a_row, squares_of
 from streamtron.data.row_batch import RowBatch, offsets_of
@@ -54,6 +61,9 @@ from streamtron.data.row_batch import RowBatch, offsets_of
 FORMAT_VERSION = 8
 TEMPORARY = re.compile(r"\.[a-z0-9_]{8}\.streamtron-cache")
 """Names of files that are being written."""
+
+SCRATCH = ".sweep.streamtron-"
+"""How the name of a sweep's scratch directory begins."""
 
 _END = b"end of the rows "
 _TAIL = struct.Struct("<QQ16s")
@@ -323,7 +333,8 @@ def _locked_temporary(directory: str) -> tuple[BinaryIO, str]:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Remove the temporary files of writers that were killed."""
+    """Remove what killed processes left: temporary files of writers, the scratch of sweeps."""
+    remove_scratch(SCRATCH, directory)
     for name in os.listdir(directory):
         if TEMPORARY.fullmatch(name):
             with suppress(OSError), open(os.path.join(directory, name), "rb") as file:

@@ -21,7 +21,7 @@ from streamtron.core.events import Listener, TrialDone, WorkDone, ignore
 from streamtron.core.executor import Executor, serial
 from streamtron.core.files import scratch_directory
 from streamtron.core.text import label_text, metric_words, share_of_rows
-from streamtron.data import remove_abandoned
+from streamtron.data import SCRATCH, remove_abandoned
 from streamtron.data.profile import with_guesses
 from streamtron.runs.evaluate import evaluate_many
 from streamtron.runs.fit import fit_many, refuse_existing, run
@@ -193,7 +193,7 @@ def sweep(
     with cache_directory(run_dir, machine) as cache, ExitStack() as stack:
         os.makedirs(cache := os.path.abspath(cache), exist_ok=True)
         stack.callback(remove_abandoned, cache)  # unfinished files that killed workers left
-        scratch = stack.enter_context(scratch_directory("sweep-", cache))
+        scratch = stack.enter_context(scratch_directory(SCRATCH, cache))
 
         def fit(running: Mapping[int, Settings], stage: int, later: int | None) -> Trials:
             count = getattr(executor, "tasks", 1)

@@ -23,6 +23,7 @@ from streamtron.core.text import (
     METRICS_OF_MANY,
     METRICS_OF_PROBABILITIES,
 )
+from streamtron.data import SCRATCH
 from streamtron.data.writers.corpus import generate
 from streamtron.model.linear_model import LinearModel
 from streamtron.runs.convert import convert
@@ -392,9 +393,20 @@ def test_a_metric_that_one_fold_lacks_is_no_mean_and_what_cannot_be_a_fold_is_na
 def test_an_interrupted_sweep_says_so_and_leaves_no_fold_and_no_model(number, place):
     words = "sweep train --model stopped --tol 0 --stage 0.01 --table stopped.csv"
     process = Process(COMMAND, *words.split(), "--max-epochs", 1_000_000, cwd=place)
-    until(lambda: any(place.glob("stopped.run/cache/sweep-*/fold-*/*")))
+    until(lambda: any(place.glob(f"stopped.run/cache/{SCRATCH}*/fold-*/*")))
     process.send_signal(number)
     ended = process.end(timeout=100.0)
     assert (ended.returncode, ended.stdout) == (128 + number, "")
     assert ended.stderr.splitlines()[-1].startswith(f"stopped by {number.name}")
     assert not list(place.glob("stopped*"))
+
+
+def test_rows_that_a_killed_sweep_left_in_the_cache_are_removed_by_the_next_command(run, place):
+    words = "sweep train --model killed --tol 0 --stage 0.01 --max-epochs 1000000"
+    process = Process(COMMAND, *words.split(), cwd=place)
+    until(lambda: any(place.glob(f"killed.run/cache/{SCRATCH}*/fold-*/*")))
+    process.kill()
+    process.end()
+    assert any(place.glob(f"killed.run/cache/{SCRATCH}*/fold-*/*"))
+    assert run("fit", "train", "--model", "killed").returncode == 0
+    assert not any(place.glob(f"killed.run/cache/{SCRATCH}*"))
