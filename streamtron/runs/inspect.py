@@ -12,13 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamtron.core.config import Machine, Settings
-from streamtron.core.errors import SettingsError, StreamtronError
-from streamtron.core.files import lock_holder, reading_from
+from streamtron.core.errors import DataError, SettingsError, StreamtronError
+from streamtron.core.files import LOCK, lock_holder, reading_from
 from streamtron.core.moments import Moments
 from streamtron.core.rows import without_label
 from streamtron.core.sealed import read_sealed
 from streamtron.core.text import label_text
-from streamtron.data import Manifest, ShardRecord, ShardRows, deletions, find_shards
+from streamtron.data import (
+    Manifest,
+    ShardRecord,
+    ShardRows,
+    cache_files,
+    deletions,
+    find_shards,
+)
 from streamtron.data.blocks import has_one_value_a_row
 from streamtron.data.labels import QUANTITY, LabelTable, are_quantity
 from streamtron.data.manifest import no_rows
@@ -63,6 +70,8 @@ def kind_of(path: str | os.PathLike[str]) -> Kind:
 def inspect(paths: Sequence[str], settings: Settings, machine: Machine) -> dict[str, Any]:
     """Describe a model, a witness, a run directory, or shards, which are read once."""
     paths = [_run_of(path) for path in paths]
+    for path in paths:
+        _refuse_unbegun(path)
     kinds = {kind_of(path) for path in paths}
     if kinds == {"shards"}:
         return _describe_files(paths, settings, machine)
@@ -147,6 +156,19 @@ def _run_of(path: str) -> str:
     """Return the run directory of a model that is not written yet."""
     run = path.rstrip("/") + RUN_SUFFIX
     return run if not os.path.exists(path) and os.path.isdir(run) else path
+
+
+def _refuse_unbegun(path: str) -> None:
+    """Raise a DataError for the directory of a run whose shards were still being prepared: what is
+    there are no shards."""
+    names = {*os.listdir(path)} if os.path.isdir(path) and not is_run(path) else {""}
+    if names <= {LOCK, CACHE} and (LOCK in names or cache_files(os.path.join(path, CACHE))):
+        holder = lock_holder(Path(path))
+        what = f"{holder} prepares its shards" if holder else "what was to begin it was stopped"
+        raise DataError(
+            f"{path}: a run that has not begun: {what}. Call the same command again: shards that "
+            "are prepared stay so."
+        )
 
 
 def describe_run(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -3,6 +3,7 @@ nothing, what writes changes nothing but this run and its model, and ``inspect``
 """
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -18,8 +19,9 @@ import pytest
 import streamtron
 from streamtron import generate
 from streamtron.core.errors import DataError
+from streamtron.core.files import LOCK, locked
 from streamtron.runs.store import DATABASE, is_run
-from tests.helpers.processes import COMMAND, Process, here, succeeded
+from tests.helpers.processes import COMMAND, Process, here, one_sentence, succeeded
 from tests.helpers.runs import at_state, fit, killed, reached, state_file, write_corpus
 
 PRECIOUS = b"of another user\n"
@@ -221,6 +223,20 @@ def test_of_a_run_without_a_state_it_tells_that_it_is_still_to_begin(desk):
     assert (facts["state"], facts["progress"]) == ("begun", None)
     assert facts["settings"]["tol"] == 1e-9
     assert "--resume starts it" in facts["next"]
+
+
+def test_of_a_run_whose_shards_are_still_prepared_or_were_it_tells_that_it_has_not_begun(desk):
+    assert here(desk, *WORDS[:4]).returncode == 0
+    for path in (state_file(desk / "m.run"), desk / "m.run" / DATABASE, desk / "m"):
+        path.unlink()
+    for name in ("m", "m.run"):
+        stopped = here(desk, "inspect", name)
+        one_sentence(stopped, 3, "m.run: a run that has not begun", "was stopped. Call the same")
+    with locked(desk / "m.run"):
+        one_sentence(here(desk, "inspect", "m"), 3, f"process {os.getpid()} on", "prepares its")
+    (desk / "m.run" / LOCK).unlink()
+    one_sentence(here(desk, "inspect", "m"), 3, "m.run: a run that has not begun")
+    assert here(desk, *WORDS[:4]).returncode == 0
 
 
 def test_of_a_run_whose_change_was_cut_off_or_state_spoilt_it_tells_what_to_do(desk, caplog):
