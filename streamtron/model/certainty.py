@@ -132,7 +132,8 @@ class OptimumBounds:
 
     def __init__(self, model: LinearModel) -> None:
         gaps = [proven.get("relative_duality_gap") for proven in _certificates(model)]
-        if "rho" not in model.settings or None in gaps:
+        rho = model.settings.get("rho")
+        if not isinstance(rho, float) or None in gaps:
             raise SettingsError(
                 "the model has no certificate, so no label is certain. Give a model that "
                 "streamtron fitted."
@@ -140,7 +141,7 @@ class OptimumBounds:
         if (reason := why_unbounded(model)) is not None:
             raise SettingsError(reason)
         ratio = ratio_of(model.settings)
-        self._middle, self._rho = middle(model), model.settings["rho"]
+        self._middle, self._rho = middle(model), rho
         rounding, radii = 1.01 * (model.columns + 8) * UNIT_ROUNDOFF, []
         for direction, proven in zip(self._middle.directions(), _certificates(model), strict=True):
             primal, dual = map(proven.get, ("primal_objective", "dual_objective"))

@@ -45,6 +45,9 @@ NO_STATE = (
 BEYOND = {int: 2**62, float: 1e300}
 """What no number of a run is beyond, but for infinity."""
 
+MOST, MOST_LOG = float(np.finfo(np.float32).max), 104.0
+"""Above the size of every label, and of the logarithm of each that is not 0."""
+
 Arrays = dict[str, Any]
 
 
@@ -139,7 +142,9 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
     plain = {name: _made(kind, saved["own"][name]) for name, kind in OWN.items()}
     vars(learner).update(plain, memory=Memory(plain["memory"]))
     targets, running = learner.targets, learner.running
-    targets.center = float(saved["center"])
+    targets.center = _made(float, saved["center"])
+    if not abs(targets.center) <= (MOST_LOG if targets.rates else MOST):
+        raise ValueError("a center that labels cannot have")
     w, scalars, running.updates = (saved["running"][name] for name in ("w", "scalars", "updates"))
     running.w, running.scalars = _like(running.w, w), _like(running.scalars, scalars)
     best, progress = _made(BestWeights, saved["best"]), _made(Progress, saved["progress"])
@@ -166,6 +171,8 @@ def _restore(learner: Learner, saved: Mapping[str, Any]) -> Learner:
         sums.sums, sums.totals = _like(sums.sums, scan["sums"]), _like(sums.totals, scan["totals"])
         if sums.sq_columns is not None:
             sums.sq_columns = _like(sums.sq_columns, scan["sq_columns"])
+        if progress.finished:
+            frozen.certificate()  # raises where its bounds exclude each other
     _like(long, long if expansion is None else expansion.v)
     alphas = Alphas.of_gaps(*saved["alphas"])
     alphas.width = learner.outputs

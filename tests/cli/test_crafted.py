@@ -201,5 +201,8 @@ def test_what_once_led_to_an_error_that_should_not_happen(trained, tmp_path):
         ("m.run/state", ("labels", 0), 10**400, "resume"),
         ("m.run/state", ("state", "learners", 0), "gone", "resume"),
         ("m.run/shards", (0, "bytes"), 10**400, "update"),
+        ("m.run/state", ("state", "learners", 0, "center"), 1e308, "update"),
+        ("m.run/state", ("state", "learners", 0, "scan", "bias"), 0.0, "update"),
+        *[("m", ("settings", "rho"), value, "predict") for value in (None, "x", 10**400, 1e308)],
     ]
     assert check(trained, tmp_path / "cases", cases) == len(cases)
