@@ -982,9 +982,21 @@ def softmax_gains(classes, costs, alphas, sums_of_others, found):
 
 
 @helper
+def _nearer_omega(x, w):
+    """A step of Fritsch, Shafer and Crowley (Comm. ACM 16, 1973) to the ω with ω + ln ω = x."""
+    r = x - w - _log(w)
+    f = 2.0 * (1.0 + w) * (1.0 + w + 2.0 * r / 3.0)
+    return w * (1.0 + r / (1.0 + w) * (f - r) / (f - 2.0 * r))
+
+
+LARGE_OMEGA = 16.0
+"""A larger ω is found to its last digits: a margin moves by as much as it is off."""
+
+
+@helper
 def _wright_omega(x):
-    """Return the ω > 0 with ω + ln ω = x, off by 10⁻⁶ of itself at most: a step of Fritsch, Shafer
-    and Crowley (Comm. ACM 16, 1973) from where it is off by 7 % at most."""
+    """Return the ω > 0 with ω + ln ω = x, off by 10⁻⁶ of itself at most, from where it is off by
+    7 % at most."""
     if x <= -0.5:
         e = _exp_minus(-x)
         if x < -30.0:
@@ -995,9 +1007,8 @@ def _wright_omega(x):
     else:
         log = _log(x)
         w = x - log + log / x
-    r = x - w - _log(w)
-    f = 2.0 * (1.0 + w) * (1.0 + w + 2.0 * r / 3.0)
-    return w * (1.0 + r / (1.0 + w) * (f - r) / (f - 2.0 * r))
+    w = _nearer_omega(x, w)
+    return _nearer_omega(x, w) if w > LARGE_OMEGA else w
 
 
 @helper
@@ -1058,7 +1069,8 @@ def add_class_duals(rows, factors, first, stop, fresh, low):
 
 
 NEARLY_ALL = 1e-4
-"""A part of the sum of a row's α that may be missing, before they are multiplied to make it up."""
+"""What the sum of a row's u may be off by, as a part of it if it is below 1, before all are
+multiplied to make it up: as much a margin may."""
 
 QUIET = 0.2
 """A row is left alone whose part of P − D is below this part of the mean of the rows before it:
@@ -1099,7 +1111,7 @@ def _best_alphas(margins, logarithm, q, cost, alphas, sizes, total):
                 sizes[j] = u
                 total += u
                 slope += u / (1.0 + u)
-            if abs(total - size) <= NEARLY_ALL * size:
+            if abs(total - size) <= NEARLY_ALL * min(size, 1.0):
                 break
             multiplier += (total - size) / slope
     for j in range(len(margins)):

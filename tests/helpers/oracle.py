@@ -422,7 +422,7 @@ def _best_alphas(
             for u in sizes:
                 total += u
                 slope += u / (1.0 + u)
-            if abs(total - q * cost) <= 1e-4 * (q * cost):
+            if abs(total - q * cost) <= 1e-4 * min(q * cost, 1.0):
                 break
             multiplier += (total - q * cost) / slope
     return [cost * (u / total) for u in sizes]
@@ -438,6 +438,12 @@ def wright_omega(x: float) -> float:
         w = 1.0 + (x - 1.0) * (0.5 + (x - 1.0) / 16.0)
     else:
         w = x - losses.log(x) + losses.log(x) / x
+    w = nearer_omega(x, w)
+    return nearer_omega(x, w) if w > 16.0 else w
+
+
+def nearer_omega(x: float, w: float) -> float:
+    """A step to that ω."""
     r = x - w - losses.log(w)
     f = 2.0 * (1.0 + w) * (1.0 + w + 2.0 * r / 3.0)
     return w * (1.0 + r / (1.0 + w) * (f - r) / (f - 2.0 * r))

@@ -183,3 +183,15 @@ def test_a_model_says_what_cannot_be_done_with_it(tmp_path: Path):
     two = streamtron.fit(X[y < 2], y[y < 2].astype(float))
     with pytest.raises(SettingsError, match="two classes model has no loss softmax"):
         streamtron.certify(two, shards, loss="softmax")
+
+
+def test_long_rows_are_solved_by_visits_alone(tmp_path):
+    """Of cells ‖x‖² is in the thousands: what an α is off by moves the margins by that much."""
+    rng = np.random.default_rng(0)
+    X = np.log1p(rng.poisson(rng.lognormal(0.0, 1.5, (4, 300))[rng.integers(0, 4, 400)])) * 10.0
+    y = np.where(rng.random(400) < 0.1, rng.integers(0, 4, 400), X[:, :4].argmax(axis=1))
+    paths = write_shards(tmp_path / "cells", svm_lines(np.round(X, 2), y), 2)
+    how = SETTINGS.but(tol=1e-6, active_set=100_000, max_epochs=40)
+    report = streamtron.run(paths, how).report
+    assert report["stop_reason"] == "certified"
+    assert not any(reading["newton_steps"] for reading in report["history"])
