@@ -334,7 +334,9 @@ def _locked_scratch(prefix: str, where: str) -> tuple[str, int]:
 
 def remove_scratch(prefix: str, where: str) -> None:
     """Remove the scratch directories that killed processes left in ``where``."""
-    for path in Path(where).glob(f"{prefix}*"):
+    for path in Path(where).iterdir():
+        if not path.name.startswith(prefix):
+            continue
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

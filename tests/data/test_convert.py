@@ -336,7 +336,7 @@ def test_a_conversion_killed_at_any_moment_leaves_all_shards_or_none(overwrite, 
         assert code == WAS_KILLED
         met.append(contents(out) if out.exists() else {})
         assert write(out, 4, overwrite=True) == new
-        assert not [*tmp_path.glob(f".{moment}-*")], "what is left is removed"
+        assert not [*tmp_path.glob(f".{moment}.*")], "what is left is removed"
     assert all(found in (old, {}, new) for found in met)
     assert {} in met
     assert (old in met, new in met) == (True, True)

@@ -74,7 +74,8 @@ def new_shards(destination: str | os.PathLike[str], overwrite: bool) -> Iterator
     with files.writing_to(str(destination), REMEDY):
         target.parent.mkdir(parents=True, exist_ok=True)
         _check_place(target, overwrite)
-    with files.scratch_directory(f".{target.name}-", str(target.parent)) as scratch:
+        files.remove_scratch(hidden := f".{target.name}.streamtron-", str(target.parent))
+    with files.scratch_directory(hidden, str(target.parent)) as scratch:
         new = Path(scratch, "new")
         new.mkdir()
         yield str(new)
