@@ -169,7 +169,8 @@ class _Ascent:
         self.visits = 0
         self.visited = 0.0  # in mini-epochs over all rows held
         self.moved = self.promised = self.refined = False
-        self.narrows = True  # whether the last round has left fewer rows inside the margin
+        self.inside = len(problem.active)  # rows with an α after the last round
+        self.narrows = True  # whether it has left fewer, or such as are left alone
         self.seen = EXACT  # the gap that the last pass has seen, in this round
         self.total = np.zeros(len(problem.running.w) + 1)  # of v after later mini-epochs
         self.summed = 0
@@ -233,7 +234,7 @@ class _Ascent:
         self.rounds += 1
         problem.moved[:] = 0
         self._mini_epoch(None)
-        inside, live = int(np.count_nonzero(problem.alphas)), np.flatnonzero(problem.live)
+        live = np.flatnonzero(problem.live)
         self.moved, self.promised, self.seen = running.updates > updates, False, EXACT
         if self.summed >= self.visits // 2:
             self._forget_average()  # it is of the later half of all visits
@@ -245,10 +246,8 @@ class _Ascent:
                 self.promised = True
                 break
             left -= 1
-            quiet = problem.loss.classes > 1  # rows are left alone there, one after the other
-            self.narrows = quiet or int(np.count_nonzero(problem.alphas)) < inside
-            if problem.whole and self.rounds == 1 and not self.narrows:
-                break  # see soon whether visits are hopeless
+        inside, quiet = int(np.count_nonzero(problem.alphas)), problem.loss.classes > 1
+        self.narrows, self.inside = quiet or inside < self.inside, inside
         if not self.summed:
             self._remember()
         return self.visited - visited
@@ -312,12 +311,11 @@ class _Ascent:
             return False  # a hinge is Newton's only where H is solved directly
         if self._last_round():
             return True
-        if self.promised or (not self.problem.whole and len(self.gaps) < 2):
-            return False
-        early = self.problem.whole and len(self.gaps) < 3
-        if early and self.narrows:
+        rounds = len(self.gaps)
+        if self.promised or rounds < (3 if self.problem.whole and self.narrows else 2):
             return False  # fewer rows inside the margin make Newton's method cost less
-        cost = of_visits(self.gaps[-1], gap, self.target, spent) / (FASTER if early else 1.0)
+        faster = FASTER if self.problem.whole and rounds < 3 else 1.0
+        cost = of_visits(self.gaps[-1], gap, self.target, spent) / faster
         left = self.mini_epochs - self.visited
         return cost > min(left, of_newton(*self.problem.lengths, self.problem.alphas != 0))
 
@@ -330,8 +328,7 @@ class _Ascent:
             assert solution.v is not None
         small = problem.whole and problem.active.nonzeros <= SMALL
         self.refined = small and not problem.loss.loss.zone  # that of a hinge is smoothed anew
-        crawls = not self.narrows  # visits will not make up in D for what P is good enough in
-        proven = self.refined or self.exact or self.direct or crawls or solution.newton > 0
+        proven = self.refined or self.exact or self.direct or solution.newton > 0
         precision = EXACT**2 if self.refined else 0.9 * self.target
         v, alpha = problem.minimise(solution.v, precision, proven=proven)
         solution.newton += 1

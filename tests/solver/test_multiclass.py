@@ -74,5 +74,5 @@ def test_the_columns_of_every_class_of_softmax_are_numbered_anew_and_its_biases_
     learner = Learner(settings, classes * (before + 1) - 1, NO_FACTS, [0.0, 1.0, 2.0])
     learner.running.settle(np.arange(1.0, 9.0), 9.0, 0.0)
     renumber(learner, np.array([2, -1]), 3)
-    weights = learner.running.augmented.reshape(classes, -1)
-    assert weights.tolist() == [[0, 0, 1, 3], [0, 0, 4, 6], [0, 0, 7, 9]]
+    weights = learner.running.augmented.reshape(-1, classes)
+    assert weights.tolist() == [[0, 0, 0], [0, 0, 0], [1, 2, 3], [7, 8, 9]]

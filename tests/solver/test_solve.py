@@ -74,9 +74,11 @@ def test_a_gap_that_does_not_fall_wants_visits_without_end():
     assert ascent.of_visits(0.2, 0.2, 0.05, 5.0) == math.inf
 
 
-@pytest.mark.parametrize(("loss", "most"), [("squared_hinge", 6.0), ("log_loss", 4.0)])
-def test_full_rows_of_many_columns_are_newtons_as_soon_as_visits_leave_no_fewer_inside(loss, most):
-    """Visits crawl there from the start: after two of them the gap is .9 still."""
+@pytest.mark.parametrize(("loss", "most"), [("squared_hinge", 14.0), ("log_loss", 26.0)])
+def test_full_rows_of_many_columns_are_newtons_after_two_rounds_that_leave_no_fewer_inside(
+    loss, most
+):
+    """Visits crawl there: a third round would make them 30 and more."""
     rows, labels = random_rows(0, 4000, 300, 1.0)
     data = ListData(csr(rows), np.where(np.arange(4000) % 3, labels, 1).tolist())
     learner = trained(data, Settings(loss=loss))
