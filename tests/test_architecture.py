@@ -52,8 +52,8 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 35245),
-    "tests": (18_000, 25593),
+    "streamtron": (24_000, 35242),
+    "tests": (18_000, 25595),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""
 
