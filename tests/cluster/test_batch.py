@@ -190,7 +190,7 @@ def under_way(tmp_path) -> Iterator[Process]:
     assert started(tmp_path, MAKE) == ["make"]
     (tmp_path / "night.toml").write_text(MAKE + LONG)
     process = Process(COMMAND, "batch", "night.toml", cwd=tmp_path)
-    until(lambda: any(tmp_path.glob(".long-*/new/part*")))
+    until(lambda: any(tmp_path.glob(".long.streamtron-*/new/part*")))
     yield process
     process.kill()
 
@@ -203,7 +203,7 @@ def test_a_batch_that_is_ended_leaves_no_job_behind_and_finishes_when_called_aga
     assert under_way.end().returncode == (143 if number == signal.SIGTERM else -number)
     state = "stopped" if number == signal.SIGTERM else "running"
     assert states(tmp_path) == {"make": "done", "long": state}
-    until(lambda: not any(tmp_path.glob(".long-*")))  # the job has seen that it is alone
+    until(lambda: not any(tmp_path.glob(".long.streamtron-*")))  # the job has seen that it is alone
     assert started(tmp_path, MAKE + SHORT) == ["long"]
     assert states(tmp_path) == {"make": "done", "long": "done"}
 
