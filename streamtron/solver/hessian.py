@@ -194,7 +194,7 @@ class Preconditioner:
     Where all columns that occur are in it, the inverse is exact but for rounding. Otherwise the
     head is summed, and later updated by the rows whose f_i has changed, once the products made
     without have cost as much: rows that a few products solve never pay for it. Once all have cost
-    as much as the largest head, that takes its place. Sums run in kernels, in one order.
+    as much as a head of all columns, that takes its place. Sums run in kernels, in one order.
     """
 
     def __init__(
@@ -269,11 +269,12 @@ class Preconditioner:
     def _choose_head(self) -> None:
         """Choose a head of as many columns as it is worth before any product is made."""
         occurring = int(np.count_nonzero(self._diagonal > 1.0))
-        most = size = min(occurring, self._most)
+        size = occurring
         if self._outside is None:
-            size = min(head_size(self._lengths[self._factors > 0.0], occurring), most)
+            size = head_size(self._lengths[self._factors > 0.0], occurring)
+        size = min(size, self._most)
         self._take_head(size)
-        self._later = most if size < most else 0
+        self._later = occurring if size < occurring <= self._most else 0
 
     def _take_head(self, size: int) -> None:
         """Take the heaviest columns for the head, none of them summed yet."""
