@@ -52,7 +52,7 @@ OWNERS: dict[str, set[str]] = {
 """Library → the packages or modules that may import it."""
 
 GOALS: dict[str, tuple[int, int]] = {
-    "streamtron": (24_000, 35243),
+    "streamtron": (24_000, 35247),
     "tests": (18_000, 25595),
 }
 """Directory → lines of Python that are its goal, and that it has today, as the formatter counts."""

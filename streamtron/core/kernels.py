@@ -1034,8 +1034,8 @@ def class_margins(rows, rho, weights, start, stop, z, found):
             found[j, i] = z[j]
 
 
-@kernel(types.void(_ROWS, _MATRIX, types.float64, types.int64, types.int64, _MATRIX))
-def combine_classes(rows, factors, rho, first, stop, total):
+@kernel(types.void(_ROWS, _MATRIX, types.int64, types.int64, types.float64, _MATRIX))
+def combine_classes(rows, factors, first, stop, rho, total):
     """Σ f_ij (x_i, ρ) is added to column j of ``total`` (float64, shape (columns + 1, K)) in place,
     for the classes ``first`` … ``stop`` − 1. ``factors`` : f_ij, shape (rows, K)."""
     last, begin, end = total.shape[0] - 1, np.uintp(first), np.uintp(stop)

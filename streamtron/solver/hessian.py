@@ -190,11 +190,11 @@ class Preconditioner:
     Hessian of rows ``outside``, whose columns are then all in the head.
 
     The head is a set of ``head_of(classes)`` columns or fewer, those with the largest H_jj where it
-    is chosen.
-    Where all columns that occur are in it, the inverse is exact but for rounding. Otherwise the
-    head is summed, and later updated by the rows whose f_i has changed, once the products made
-    without have cost as much: rows that a few products solve never pay for it. Once all have cost
-    as much as a head of all columns, that takes its place. Sums run in kernels, in one order.
+    is chosen. Where all columns that occur are in it, the inverse is exact but for rounding.
+    Otherwise the head is summed, and later updated by the rows whose f_i has changed, once the
+    products made without have cost as much: rows that a few products solve never pay for it. Once
+    all have cost as much as a head of all columns, that takes its place. Costs are in
+    multiplications. Sums run in kernels, in one order.
     """
 
     def __init__(
@@ -209,10 +209,12 @@ class Preconditioner:
         self._lengths = np.diff(rows.indptr) + 1
         self._factors = np.zeros(len(self._lengths))
         self._summed = self._factors  # f of the head
-        self._spent = self._made = 0.0  # multiplications of products since the head was summed; all
+        self._inside: passes.BlockSums  # over the rows with f_i > 0
+        self._product_cost = 0.0  # multiplications of one product
+        self._spent = self._made = 0.0  # by products: since the head was summed; by all
+        self._cost = math.inf  # of summing the head of the f_i by now; ∞: nothing has changed
         self._direct = False  # whether the head was chosen to be exact
-        self._later = 0  # columns of the head that takes the place of this one; 0 = none does
-        self._inside = passes.BlockSums(rows, self._factors, len(self._lengths))  # with f_i > 0
+        self._later, self._later_cost = 0, 0.0  # columns of the head that takes its place; 0 = none
         self._diagonal = np.ones(columns + 1)
         self._head: Head | None = None
         self._places = np.full(columns + 1, -1)
@@ -231,27 +233,31 @@ class Preconditioner:
         self._inside.add(kernels.gram_diagonal, self._rho, self._diagonal)
         if self._outside is not None:
             self._diagonal += np.diagonal(self._outside.gram)
-        self._factors = factors
+        self._factors, inside = factors, self._lengths[factors > 0.0]
+        self._product_cost = NONZERO * float(inside.sum())
         if self._head is None:
-            self._choose_head()
+            self._choose_head(inside)
+        self._later_cost = multiplications(inside, self._later)
+        self._count_changes()
         self.renew()
 
     def renew(self) -> bool:
         """Sum the head of the f_i by now, if it was to be exact, or products have cost as much."""
-        inside = self._lengths[self._factors > 0.0]
-        if self._later and self._made >= multiplications(inside, self._later):
+        if self._later and self._made >= self._later_cost:
             self._take_head(self._later)
+            self._count_changes()
+        if math.isinf(self._cost) or (self._spent < self._cost and not self._direct):
+            return False
         assert self._head is not None
         change = self._factors - self._summed
-        if not (len(self._head) and change.any()):
-            return False
-        cost = multiplications(self._lengths[change != 0.0], len(self._head))
-        if self._spent < cost and not self._direct:
-            return False
         passes.add_gram(self._rows, change, self._rho, self._places, self._gram)
-        self._summed, self._spent = self._factors, 0.0
+        self._summed, self._spent, self._cost = self._factors, 0.0, math.inf
         self._head.factorise(self._gram)
         return True
+
+    def _count_changes(self) -> None:
+        changed, size = self._lengths[self._factors != self._summed], len(self._head or ())
+        self._cost = multiplications(changed, size) if len(changed) and size else math.inf
 
     def product(self, v: Vector) -> Vector:
         """Return H v, shape (columns + 1,)."""
@@ -262,16 +268,16 @@ class Preconditioner:
     def solve(self, residual: Vector) -> Vector:
         """Return about H⁻¹ r, shape (columns + 1,)."""
         assert self._head is not None
-        cost = NONZERO * float(self._lengths[self._factors > 0.0].sum())
-        self._spent, self._made = self._spent + cost, self._made + cost
+        self._spent, self._made = self._spent + self._product_cost, self._made + self._product_cost
         return self._head.solve(self._diagonal, residual)
 
-    def _choose_head(self) -> None:
-        """Choose a head of as many columns as it is worth before any product is made."""
+    def _choose_head(self, inside: NDArray[np.int64]) -> None:
+        """Choose a head of as many columns as it is worth before any product is made. ``inside`` :
+        lengths of the rows with f_i > 0."""
         occurring = int(np.count_nonzero(self._diagonal > 1.0))
         size = occurring
         if self._outside is None:
-            size = head_size(self._lengths[self._factors > 0.0], occurring)
+            size = head_size(inside, occurring)
         size = min(size, self._most)
         self._take_head(size)
         self._later = occurring if size < occurring <= self._most else 0

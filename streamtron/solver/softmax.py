@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,11 +43,17 @@ def each_class(number: int, work: Callable[[int], None]) -> None:
     opened_threads().work(work, range(number))
 
 
-def some_classes(number: int, work: Callable[[int, int], None]) -> None:
-    """Do the work of all classes, of as many at once as threads make it."""
-    threads = opened_threads()
+def add_classes(kernel: kernels.Kernel, rows: Rows, factors: Vector, *arguments: Any) -> None:
+    """Call a kernel that sums over rows, each times its ``factors`` of the classes, shape
+    (rows, K); threads have some classes each."""
+    number, threads = factors.shape[1], opened_threads()
     borders = [number * k // threads.number for k in range(threads.number + 1)]
-    threads.work(lambda cut: work(*cut), [*pairwise(borders)])
+
+    def add(some: tuple[int, int]) -> None:
+        first, stop = some
+        passes.add(kernel, rows, factors, first, stop, *arguments, share=stop - first)
+
+    threads.work(add, [some for some in pairwise(borders) if some[0] < some[1]])
 
 
 def class_margins(rows: Rows, rho: float, v: Vector, number: int) -> Vector:
@@ -109,11 +116,7 @@ def scan_classes(
     factors[~counts] = 0.0
     fresh, low = (sums_[: weights.size].reshape(-1, number) for sums_ in (sums.fresh, sums.low))
 
-    def add(first: int, stop: int) -> None:
-        for part, their_factors in passes.parts(rows, factors, share=stop - first):
-            kernels.add_class_duals(part, their_factors, first, stop, fresh, low)
-
-    some_classes(number, add)
+    add_classes(kernels.add_class_duals, rows, factors, fresh, low)
     given = rows, targets.signs, targets.costs, targets.squares, targets.t, table, of_own
     at = rho, margins, lengths, sums.fresh, sums.low
     kernels.scan_softmax(*given, *at, sums.sums, sums.totals)
@@ -135,12 +138,7 @@ class HeldClasses(HeldLoss):
         """Return Σ f_kj (x_k, ρ) of all classes, augmented."""
         total = np.zeros((columns + 1) // self.classes * self.classes)
         by_class, by_row = total.reshape(-1, self.classes), np.ascontiguousarray(factors.T)
-
-        def add(first: int, stop: int) -> None:
-            for part, their_factors in passes.parts(self.held.rows, by_row, share=stop - first):
-                kernels.combine_classes(part, their_factors, self.rho, first, stop, by_class)
-
-        some_classes(self.classes, add)
+        add_classes(kernels.combine_classes, self.held.rows, by_row, self.rho, by_class)
         return total
 
     def value(self, margins: Vector) -> float:

@@ -227,7 +227,7 @@ def test_margins_and_sums_of_all_classes_equal_those_of_plain_python(seed):
     factors = rng.normal(size=(len(rows), K))
     total, (fresh, low) = np.zeros((width, K)), np.zeros((2, width - 1, K))
     for cut in pairwise((0, K // 2, K)):
-        kernels.combine_classes(drawn.rows, factors, drawn.rho, *cut, total)
+        kernels.combine_classes(drawn.rows, factors, *cut, drawn.rho, total)
         kernels.add_class_duals(drawn.rows, factors, *cut, fresh, low)
     for j in range(K):
         sums, pairs = [0.0] * width, [[0.0, 0.0] for _ in range(width - 1)]
