@@ -347,15 +347,17 @@ def renumber(learner: Learner, places: NDArray[np.int64], columns: int) -> None:
         return np.append(numbered(v[:-1]), v[-1])
 
     running, best, frozen = learner.running, learner.best, learner.frozen
+    w = numbered(best.w)
     if frozen is not None:
         sums = frozen.scan_sums
         sums.fold()
-        frozen.w, sums.fresh = numbered(frozen.w), numbered(sums.fresh)
+        frozen.w = w if frozen.w is best.w else numbered(frozen.w)
+        sums.fresh = numbered(sums.fresh)
         sums.sq_columns = None if sums.sq_columns is None else numbered(sums.sq_columns)
     running.settle(numbered(running.w), running.bias, running.gains)
     candidate = best.take_candidate()
     learner.best = BestWeights(
-        numbered(best.w),
+        w,
         best.bias,
         best.certificate,
         None if candidate is None else with_bias(candidate),
