@@ -30,14 +30,14 @@ FEW = 16.0 * UNIT_ROUNDOFF
 and some at 2."""
 
 NOTHING = 1e-250
-"""An objective up to here is 0 but for the 2⁻¹⁰⁰⁰ Σ C_k that keep rounding from being nothing:
+"""An objective up to here is 0 except for the 2⁻¹⁰⁰⁰ Σ C_k that keep rounding from being nothing:
 labels of ``targets.LEAST`` and float32 values make a larger P*."""
 
 LONGER = 1.01
-"""More than what rounding can make of a sum of positive terms that is not compensated: n u."""
+"""More than rounding can make of a sum of positive terms that is not compensated: n u."""
 
 AT_A_TIME = 1 << 20
-"""Columns of which it is looked at a time whether they weigh 0."""
+"""Columns that are tested at a time for weighing 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ PROBABILITIES = ("log_loss", "softmax")
 """Those of them whose decisions have probabilities."""
 
 LOG_LINK = ("poisson",)
-"""The losses of which e^z is predicted, z = w·x + bias."""
+"""The losses whose models predict e^z, z = w·x + bias."""
 
 REGRESSION = (
     *("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"),

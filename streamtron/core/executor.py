@@ -127,7 +127,7 @@ class LocalParts(Parts):
 def mapped(
     step: Callable[..., Result], parts: Sequence[Any], arguments: Sequence[Any], threads: int
 ) -> Iterator[Iterator[Result]]:
-    """Give ``step(part, *arguments)`` of each part in turn, computed by so many threads."""
+    """Give ``step(part, *arguments)`` of each part in turn, computed by ``threads`` threads."""
     columns = parts, *map(repeat, arguments)
     if threads < 2 or len(parts) < 2:
         yield map(step, *columns)
@@ -181,8 +181,8 @@ def sum_over_tree(
     heights: Iterable[int] = repeat(0),
 ) -> Result:
     """Sum at least one part over the binary tree of their numbers; ``plus`` takes the earlier one
-    first. ``heights`` : what is given as a part is the sum of 2^h, from a multiple of 2^h on: these
-    were added among themselves first, so the sum is the same to the last bit.
+    first. ``heights`` : each element of ``parts`` is the sum of 2^h parts, from a multiple of 2^h
+    on: these were added among themselves first, so the sum is the same to the last bit.
 
     Examples
     --------

@@ -248,7 +248,7 @@ def locked(directory: Path) -> Iterator[None]:
     for path in directory.rglob("*"):
         if path.is_symlink():
             raise DataError(
-                f"{path}: a symbolic link, and what is written here would change what it leads to. "
+                f"{path}: a symbolic link, and writing here would change what it leads to. "
                 "Put the file or directory itself there; a cache elsewhere is named by --cache-dir."
             )
     with _locked(directory, fcntl.LOCK_EX, os.O_RDWR | os.O_CREAT) as descriptor:

@@ -158,8 +158,8 @@ def inlined(function):
 
 
 AHEAD, WEIGHTS_AHEAD = 8, 2
-"""Rows between the one visited and those of which the nonzeros, and the weights of their columns,
-are prefetched. In random order the processor's own prefetch fails: visits are 2.5 times faster with
+"""How many rows ahead of the one visited nonzeros, and the weights of their columns, are
+prefetched. In random order the processor's own prefetch fails: visits are 2.5 times faster with
 this one (``benchmarks/reading.py``)."""
 
 _LINE = 16
@@ -379,8 +379,8 @@ def _logistic_curvature(q):
 
 @helper
 def _value(phi, target, z):
-    """Return φ(t, z), z = l (x, ρ)·v, of which a loss of classes is φ(z) and other losses here but
-    POISSON are φ(z − t); a code that no branch takes is no number."""
+    """Return φ(t, z), z = l (x, ρ)·v: φ(z) for a loss of classes, φ(z − t) for other losses here
+    except POISSON. A code that no branch takes is no number."""
     loss, m = phi.code, z - target
     if loss == POISSON:
         return _exp(z) - target * (z - _log_of(target) + 1.0)
@@ -579,9 +579,9 @@ def _new_alpha(phi, alpha, m, q, cost, price, target):
 
 @helper
 def _residual_alpha(phi, alpha, residual, q, cost):
-    """Return the α' that maximises C g(α'/C) − (α' − α) z − ½ (α' − α)² q, but for the most that it
-    may be, with g = −φ*(−p) and z − t the ``residual``: soft-thresholding at ε (Ho and Lin, JMLR
-    2012)."""
+    """Return the α' that maximises C g(α'/C) − (α' − α) z − ½ (α' − α)² q, before it is cut to the
+    most that it may be, with g = −φ*(−p) and z − t the ``residual``: soft-thresholding at ε (Ho and
+    Lin, JMLR 2012)."""
     loss, pull = phi.code, alpha * q - residual
     if loss in (SQUARED_ERROR, HUBER):
         return pull / (q + 1.0 / cost) if cost > 0.0 else 0.0
@@ -866,11 +866,11 @@ def scan(
         ``alphas`` are not changed.
     bias, w, length : the fixed weights, and ‖w‖, which bounds the rounding of margins.
     phi : φ.
-    center, origin : where φ is of z − t, what is taken off each t_k in D, and what has been
+    center, origin : where φ is of z − t, the number taken off each t_k in D, and the number
         taken off it already: a bias that is not penalised may be moved by any number.
     sums, totals : float64 and int64, changed in place; places are named at the top of this file.
     threshold, marks : uint8, shape (rows,): 1 where l (w·x + ρ w_bias) ≤ ``threshold`` or α ≠ 0,
-        else 0; of LOG_LOSS, and where t_k are numbers, always 1, but for rows that are left out.
+        else 0; of LOG_LOSS, and where t_k are numbers, always 1, except for rows that are left out.
     """
     numbers = len(targets) > 0
     rows_scanned, least = totals[ROWS], sums[LEAST]
@@ -1074,7 +1074,7 @@ multiplied to make it up: as much a margin may."""
 
 QUIET = 0.2
 """A row is left alone whose part of P − D is below this part of the mean of the rows before it:
-20,000 cells of 50 types, most of which are easy, are solved in a third of the time."""
+20,000 cells of 50 types, most of them easy, are solved in a third of the time."""
 
 
 @helper
@@ -1134,9 +1134,9 @@ def visit_softmax(rows, order, classes, costs, squares, rho, alphas, weights, ro
     alphas : α_kj, float32, shape (rows, K), 0 of y, changed in place; their sums stay below C_k, as
         ``targets.to_table`` has it.
     weights : v_j and its bias in column j, float64, shape (columns + 1, K), changed in place.
-    room : for what is computed of a row, float64, shape (3, K).
-    scalars : as in ``visit``, but for the bias; in the place of the loss is the sum of what rows
-        add to P − D, C KL(q ‖ p) with p = softmax(z).
+    room : memory for the computations of a row, float64, shape (3, K).
+    scalars : as in ``visit``, without the bias; in the place of the loss is the sum of the parts
+        of rows in P − D, C KL(q ‖ p) with p = softmax(z).
     moved : uint8, shape (rows,): 1 where α has changed, else 0.
 
     Returns how many rows have changed. Cost: one pass over the visited rows' nonzeros for each
@@ -1243,9 +1243,9 @@ def scan_softmax(
     ----------
     rows, signs, costs, squares, rho : as in ``scan``; signs of rows that count are 1.
     classes, alphas, sums_of_others : y; α_kj, float32, shape (rows, K), 0 of y; their sums.
-    margins : z_kj; ``lengths`` : ‖w_j‖ and, behind these, ρ |b_j|; float64.
-    fresh, low : v of all columns and classes, and behind them the biases of classes, of which the
-        last is in ``sums``; float64, changed in place at the biases.
+    margins : z_kj; ``lengths`` : ‖w_j‖ and, after these, ρ |b_j|; float64.
+    fresh, low : v of all columns and classes, and after them the biases of classes, the last of
+        them in ``sums``; float64, changed in place at the biases.
     sums, totals : as in ``scan``.
     """
     number, biases = len(margins), len(fresh) + 1 - len(margins)

@@ -52,7 +52,7 @@ def peak_memory() -> int:
 
 
 def return_memory() -> None:
-    """Return memory that is free, but that the allocator keeps between what is not, to the system;
+    """Return free memory that the allocator keeps between memory in use to the system;
     where the C library cannot (it is not glibc's), do nothing."""
     import ctypes
 

@@ -43,9 +43,9 @@ class Loss:
     """whether φ is 0 beyond a margin, so that rows there do not matter"""
     least: float
     most: float
-    """least · C ≤ α ≤ most · C; not ∞, of which a part of C = 0 would be no number"""
+    """least · C ≤ α ≤ most · C; not ∞, for ∞ times a C of 0 would be no number"""
     liblinear: tuple[str, ...]
-    """LIBLINEAR's solver_type of the same problem, first the one of which models are written"""
+    """LIBLINEAR's solver_type of the same problem, first the one that models are written with"""
     bend: float
     """the margin near which φ'' changes"""
     logistic: bool = False

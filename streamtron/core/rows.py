@@ -62,7 +62,7 @@ class Rows(NamedTuple):
         return np.repeat(self.values[self.first :][: len(self.indptr) - 1], np.diff(self.indptr))
 
     def sizes(self, lengths: Any) -> Any:
-        """Return the bytes that rows of so many nonzeros count against the active set."""
+        """Return the bytes that rows of these lengths count against the active set."""
         return row_bytes(lengths, 1, by_row=self.by_row)
 
 
@@ -71,7 +71,7 @@ NONZERO_BYTES, ROW_BYTES = 8, 24
 
 
 def row_bytes(nonzeros: Any, rows: Any, *, by_row: bool) -> Any:
-    """Return what so many rows with so many nonzeros count against the active set.
+    """Return the bytes that rows with ``nonzeros`` altogether count against the active set.
 
     >>> row_bytes(10, 1, by_row=False), row_bytes(10, 1, by_row=True)
     (104, 68)
@@ -235,7 +235,7 @@ class Held(NamedTuple):
 
 
 class Data(Protocol):
-    """Rows that can be read any number of times, of which everything is known.
+    """Rows that can be read any number of times, and all facts about them.
 
     Columns are numbered by rank, from 0 on: those that occur, the most frequent first. ``labels`` :
     the classes; codes are positions here. ``held`` : all rows, if they are in memory; then
@@ -256,7 +256,7 @@ class Data(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """Return what is known of all rows."""
+        """Return the facts about all rows."""
 
     @property
     def held(self) -> Held | None:

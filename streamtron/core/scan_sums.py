@@ -1,4 +1,4 @@
-"""The sums over rows of a scan at fixed weights; what they prove is told by ``certificate``."""
+"""The sums over rows of a scan at fixed weights; ``certificate`` says what they prove."""
 
 from __future__ import annotations
 

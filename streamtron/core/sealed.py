@@ -1,4 +1,4 @@
-"""Sealed files: JSON and arrays in one safetensors file, every bit of which is verified.
+"""Sealed files: JSON and arrays in one safetensors file; every bit of it is verified.
 
 The header is JSON with sorted keys and no spaces, padded with spaces to a multiple of 8 bytes.
 ``__metadata__`` has two entries: ``streamtron``, the canonical JSON of everything but the tensors,
@@ -61,7 +61,7 @@ class _Version(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A tensor in a verified file, of which some entries are read at a time."""
+    """A tensor in a verified file, read some entries at a time."""
 
     path: str | os.PathLike[str]
     version: _Version

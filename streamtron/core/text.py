@@ -37,7 +37,7 @@ ALL_METRICS = tuple(
 )
 
 ERRORS = ("rmse", "mae", "deviance", *METRICS_OF_PROBABILITIES)
-"""Metrics of which less is better."""
+"""Metrics for which less is better."""
 
 MANY = 20
 """Largest number of shards or labels that are listed one by one."""
@@ -127,7 +127,7 @@ def number(value: object) -> str:
 
 
 def shown(value: float | None) -> str:
-    """Format a number in three digits, a whole one in all; what is not 1 does not read as 1."""
+    """Format a number in three digits, a whole one in all; only 1 reads as 1."""
     if not isinstance(value, int | float | None):
         raise TypeError(f"{value!r} is not a number")
     if not isinstance(value, float) or (value.is_integer() and abs(value) < 1e15):

@@ -96,7 +96,7 @@ def b_length(R: float, epsilon: float, delta: float, gamma_d: float) -> float:
 
 def decision_radius(primal: float | None, dual: float | None, ratio: float = 0.0) -> float:
     """‖w − w*‖ ≤ √(2(P − D)), as P of any loss is strongly convex; ∞ where one is not proven.
-    ``ratio`` : r of a penalty with a 1-norm, of which it is √(2(P − D)/(1 − r)).
+    ``ratio`` : r of a penalty with a 1-norm: then it is √(2(P − D)/(1 − r)).
 
     Rounding is included. Every decision value of a row x is within ‖(x, ρ)‖ times this of the
     optimum's.

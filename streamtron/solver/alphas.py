@@ -18,8 +18,8 @@ from streamtron.core.files import writing_to
 from streamtron.core.sealed import Streamed, read_sealed, write_sealed
 
 IN_MEMORY = 1 << 24
-"""Rows at most whose α a learner keeps in memory, 67 MB; the α of more are in a file, of which the
-system keeps in memory what has room."""
+"""A learner keeps the α of at most this many rows in memory, 67 MB. The α of more rows are in a
+file, and the system keeps as much of it in memory as there is room for."""
 
 SCRATCH = os.environ.get("TMPDIR") or "/var/tmp"
 """Where it is: not in /tmp, which many systems keep in memory."""
@@ -68,7 +68,7 @@ class Alphas:
         return self._reach(int(numbers.max(initial=-1)) + 1)[numbers]
 
     def take_ranges(self, ranges: Ranges) -> NDArray[np.float32]:
-        """α of the rows in half-open ranges, one behind the other."""
+        """α of the rows in half-open ranges, one range after the other."""
         values = self._reach(max((last for _, last in ranges), default=0))
         return np.concatenate([values[:0], *(values[first:last] for first, last in ranges)])
 
@@ -77,7 +77,7 @@ class Alphas:
         self._reach(int(numbers.max(initial=-1)) + 1)[numbers] = values
 
     def put_ranges(self, ranges: Ranges, values: NDArray[np.float32]) -> None:
-        """Set α of the rows in half-open ranges that do not overlap, one behind the other."""
+        """Set α of the rows in half-open ranges that do not overlap, one range after the other."""
         rows, done = self._reach(max((last for _, last in ranges), default=0)), 0
         for first, last in ranges:
             rows[first:last] = values[done : done + last - first]
@@ -97,8 +97,8 @@ class Alphas:
             yield start + places, piece[places]
 
     def streamed(self) -> tuple[Streamed, Streamed]:
-        """Of the rows with α_k ≠ 0, rising: how far each lies behind the one before (the first:
-        behind row 0), uint32, and α_k, float32; as many at a time as ``nonzero`` gives."""
+        """Return, for the rows with α_k ≠ 0, rising: the distance of each from the one before (of
+        the first from row 0), uint32, and α_k, float32; as many at a time as ``nonzero`` gives."""
         length = sum(len(values) for _, values in self.nonzero())
 
         def gaps() -> Iterator[NDArray[np.uint32]]:

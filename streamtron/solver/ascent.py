@@ -73,18 +73,18 @@ def of_newton(lengths: NDArray[np.int64], occurring: int, inside: NDArray[np.boo
 
 
 FASTER = 2.0
-"""Rounds after the first two over all rows may go so many times as fast."""
+"""Rounds after the first two over all rows may go this many times as fast."""
 
 LIVE_VISITS = (4, 8, 16, 32)
 """Mini-epochs over the live rows (moved, or with an α) to one over all: in round 1, 2, 3, and
 later; of a block always 4. More of them are cheap, fewer find violators sooner."""
 
 PASSING = 2.0
-"""From the second round on a gap estimated at so many targets is measured: the loss seen in passing
-is of weights that have moved on since."""
+"""From the second round on a gap is measured once it is estimated at this many targets: the loss
+seen in passing is of weights that have moved on since."""
 
 UNSOLVED = 4.0
-"""Where weights are known already, a gap that is estimated at so many targets is not measured."""
+"""Where weights are known already, a gap estimated at this many targets is not measured."""
 
 EXACT = 1e-12
 """A target this small asks for the optimum to rounding."""
@@ -219,7 +219,7 @@ class _Ascent:
         solution.mini_epochs = math.ceil(self.visited)
 
     def consider(self, v: Vector, rounding: float = 0.0) -> None:
-        """Keep v if its P is the least so far, but for ``rounding``."""
+        """Keep v if its P is the least so far, up to ``rounding``."""
         primal = self.problem.primal(v, self.problem.loss.margins_of(v))
         if primal < (1.0 + rounding) * self.solution.primal:
             self.solution.primal, self.solution.v = primal, v

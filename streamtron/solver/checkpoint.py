@@ -43,7 +43,7 @@ NO_STATE = (
 """What content that is no state raises; the last one, bounds that exclude each other."""
 
 BEYOND = {int: 2**62, float: 1e300}
-"""What no number of a run is beyond, but for infinity."""
+"""Bounds on the size of every finite number of a run."""
 
 MOST, MOST_LOG = float(np.finfo(np.float32).max), 104.0
 """Above the size of every label, and of the logarithm of each that is not 0."""
@@ -64,15 +64,15 @@ class State:
         cls, reading: int, learners: Sequence[Learner], *, group: tuple[int, int] | None = None
     ) -> State:
         """Take the state of learners, those of one class in the order of the candidates. Their
-        arrays are not copied: it holds until they continue. ``group`` : the first learner and the
-        one behind the last that train now; None = all train together."""
+        arrays are not copied: it holds until they continue. ``group`` : the first learner that
+        trains now, and the one after the last; None = all train together."""
         encoder = _Encoder()
         encoded = [encoder.encode(_fields_of(learner)) for learner in learners]
         return cls(reading, {"learners": encoded, "group": group}, encoder.arrays)
 
     @property
     def group(self) -> tuple[int, int] | None:
-        """The first learner of the group in training, and the one behind its last; None = all."""
+        """The first learner of the group in training, and the one after its last; None = all."""
         span = self.content["group"]
         return None if span is None else (int(span[0]), int(span[1]))
 

@@ -46,7 +46,7 @@ from streamtron.solver.targets import Targets, to_alphas
 
 KEPT = (0.5, 0.8)
 """The part of the memory budget that the rows nearest the margin keep when memory is full; the
-second where the penalty has a 1-norm, of which one row that crosses the margin spoils D."""
+second where the penalty has a 1-norm: then one row that crosses the margin spoils D."""
 
 SHARE = 0.01
 """The part of the tolerance to which the rows held and the quadratic are solved: it costs a Newton
@@ -60,7 +60,7 @@ FULL = 0.98
 """A model of more than this part of them wants others too."""
 
 STALLED = (4, 0.5)
-"""After so many readings a gap above this tells that Newton's steps do not come near: on separable
+"""After four readings a gap above a half shows that Newton's steps do not come near: on separable
 rows at a large C each step crosses margins of rows outside memory. Blocks do then."""
 
 CLOSE = 1e-9
@@ -91,9 +91,9 @@ def begin(learner: Learner) -> None:
 
 
 def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Return the columns, rising, of which the quadratic is where the penalty has a 1-norm and
-    columns are many, or some are proven to weigh 0: of all others those with a weight in v, and the
-    largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: of all."""
+    """Return the columns, rising, that the quadratic covers where the penalty has a 1-norm and
+    columns are many, or some are proven to weigh 0: columns with a weight in v, and the others with
+    the largest |Σ α_k l_k x_kj|, which a weight needs to be r. None: all columns."""
     sizes, zeros = np.abs(learner.running.w), learner.best.zeros
     if not learner.settings.ratio or (len(sizes) < HEAD and not len(zeros)):
         return None
@@ -106,8 +106,8 @@ def columns_that_matter(learner: Learner, v: NDArray[np.float64]) -> NDArray[np.
 def scanned_alphas(
     learner: Learner, v: NDArray[np.float64], chunk: Chunk, targets: Targets
 ) -> NDArray[np.float32]:
-    """The α that the slacks of the scanned weights v make, which the rows of a chunk get; where the
-    penalty has a 1-norm, those that the quadratic of the reading before has of them: its solution
+    """Return the α of the rows of a chunk: those of the slacks at the scanned weights v; where
+    the penalty has a 1-norm, those of the quadratic of the reading before: its solution
     meets |Σ α_k l_k x_kj| ≤ r, which slopes at weights near the optimum miss by as much as they are
     off."""
     expansion, loss, rho = learner.expansion, learner.loss, learner.augmentation

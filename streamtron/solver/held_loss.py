@@ -46,8 +46,8 @@ Rounds = Generator[Wanted | GapEstimate, Any, Result]
 
 
 def drive(solve: Generator[Any, Any, Result]) -> Result:
-    """Run a solve to its end; return what it returns. What it yields, of rows that this process
-    holds, are estimates, which are told to nobody."""
+    """Run a solve of rows that this process holds to its end; return its result. The estimates that
+    it yields are dropped."""
     while True:
         try:
             next(solve)
@@ -139,11 +139,11 @@ class HeldLoss:
         return losses.domain(self.loss, self.cost, self.t)
 
     def curvatures(self, margins: Vector) -> Vector:
-        """Return f_i = C_i φ''(z_i), of which H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
+        """Return f_i = C_i φ''(z_i): H = I + Σ f_i (x_i, ρ)(x_i, ρ)ᵀ."""
         return self.cost * losses.curvatures(self.loss, self._places(margins), self.t)
 
     def hessian(self, columns: int, outside: Outside | None = None) -> Hessian:
-        """Return the Hessian of P in so many columns, of the rows held and those ``outside``."""
+        """Return the Hessian of P, of the rows held and those ``outside``."""
         return Preconditioner(self.held.rows, self.rho, columns, outside)
 
     def rounded(self, alpha: Vector) -> NDArray[np.float32]:
@@ -247,7 +247,7 @@ class PartLoss(HeldLoss):
         return np.array([self.along(*known, float(theta))[1:] for theta in thetas])
 
     def _gram(self, head: NDArray[np.int64], length: int) -> Vector:
-        """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some of so many columns, in the lower triangle."""
+        """Return Σ f_i (x_i, ρ)(x_i, ρ)ᵀ on some columns, in the lower triangle."""
         gram = np.zeros((len(head), len(head)))
         if len(head):
             places = np.full(length, -1)

@@ -23,7 +23,7 @@ HEAD = 1000
 """Columns at most in the head, whose two matrices then take 16 MB (``second_order.py``)."""
 
 PRODUCTS = 24
-"""A head may cost as much as so many products Hv: without one, Newton's method makes from 60 to 750
+"""A head may cost as much as this many products Hv: without one, Newton's method makes 60 to 750
 (``benchmarks/second_order.py``)."""
 
 DIRECT = 64
@@ -48,8 +48,8 @@ class QuadraticSums(NamedTuple):
 
 @dataclass(slots=True)
 class Expansion:
-    """Where the last quadratic was expanded: at augmented weights ``v``, but for the rows that were
-    held, of these numbers."""
+    """Where the last quadratic was expanded: at augmented weights ``v``, without the rows that were
+    held, which have these numbers."""
 
     v: Vector
     held: NDArray[np.int64]
@@ -146,8 +146,8 @@ class Head:
         return len(self._factor) > 0
 
     def factorise(self, gram: Vector) -> bool:
-        """Factorise I plus a matrix on the columns, of which the lower triangle is read; where
-        squares under- or overflow, drop the columns and return False."""
+        """Factorise I plus a matrix on the columns; only its lower triangle is read. Where squares
+        under- or overflow, drop the columns and return False."""
         self._factor = gram.copy()
         np.einsum("ii->i", self._factor)[:] += 1.0
         if kernels.factorise(self._factor, np.empty(len(self._factor))):
@@ -334,16 +334,16 @@ def solved_directly(lengths: NDArray[np.int64], occurring: int) -> bool:
 
 
 ENOUGH = 1 << 20
-"""Rows at most of which costs are counted: of more a head costs no more a row."""
+"""Costs are counted from at most this many rows: with more, a head costs no more per row."""
 
 
 def even_lengths(rows: int, nonzeros: int) -> NDArray[np.int64]:
-    """Return the lengths of rows, with the bias, of which all have about as many nonzeros."""
+    """Return the lengths of rows, with the bias, that all have about as many nonzeros."""
     return np.full(min(rows, ENOUGH), nonzeros // max(rows, 1) + 1)
 
 
 def multiplications(lengths: NDArray[np.int64], size: int) -> float:
-    """Return Σ min(h, n_i)²/2 + h³/6, those that a head of h columns takes."""
+    """Return Σ min(h, n_i)²/2 + h³/6, the multiplications that a head of h columns takes."""
     pairs = np.minimum(lengths, size).astype(np.float64)
     return 0.5 * kernels.square_sum(pairs) + size**3 / 6.0
 

@@ -78,7 +78,7 @@ NUMBERS = 1 << 27
 
 def in_lockstep(parts: Parts, solves: Mapping[int, Rounds[None]], columns: int) -> None:
     """Run solves to their ends, named by the number of their learner in the parts: as many at once
-    as may keep products, or the Hessian and its factor, over so many columns."""
+    as may keep products, or the Hessian and its factor, over these columns."""
     kept = max(min(2 * PAIRS * columns, PAIR_NUMBERS), 2 * min(columns, HEAD) ** 2)
     at_once = max(1, NUMBERS // kept)
     waiting, gaps = iter(solves), dict[int, float]()
@@ -202,7 +202,7 @@ class JointObjective(Objective[LossTerms]):
 class JointPenalised(Penalised[LossTerms]):
     """R and the loss of the rows in memory of all parts: a step is a round for P, its gradient and
     H on the weights that might move before; and one for H on those that may move, where others do.
-    Of more than SPARSE those farthest from their optimum move."""
+    With more than SPARSE weights, those farthest from their optimum move."""
 
     _head = np.zeros(0, dtype=np.int64)  # the columns on which the next look takes H
 

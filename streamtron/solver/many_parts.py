@@ -147,7 +147,7 @@ def _plan(number: int, learner: Learner) -> ReadingPlan:
 
 
 def _take_sums(learner: Learner, reading_sums: ReadingSums, parts: int) -> None:
-    """Take what a reading of so many parts has summed, and what they hold."""
+    """Take what a reading of the parts has summed, and what they hold."""
     hold_elsewhere(learner, reading_sums.held)
     for change in reading_sums.moved:
         learner.running.take(learner.running.dual_point.plus(change))

@@ -48,15 +48,15 @@ LINE_STEPS = 60
 """Evaluations at most in a line search; each costs a few operations a row, or a round."""
 
 SLOW = (10, 0.25)
-"""After so many evaluations the bracket is halved where the last step left more than this part of
-the slope, as steps down an exponential do, each of which leaves 1/e."""
+"""After this many evaluations the bracket is halved where the last step left more than this part
+of the slope, as steps down an exponential do: each leaves 1/e."""
 
 
 @dataclass(slots=True)
 class Point(Generic[K]):
-    """Weights, augmented; P and ∇P there; the gradient of what is the same quadratic everywhere;
-    how many steps led there; and what is known of the rows there: their margins, or the sums that
-    parts have made."""
+    """Weights, augmented; P and ∇P there; the gradient of the part of P that is quadratic; how many
+    steps led there; and what is known of the rows there: their margins, or the sums that parts have
+    made."""
 
     v: Vector
     primal: float
@@ -135,7 +135,7 @@ class Objective(ABC, Generic[K]):
         return Point(v, primal, gradient, smooth, steps, known)
 
     def curvature_along(self, direction: Vector) -> float:
-        """Return d·H d of what is the same quadratic everywhere."""
+        """Return d·H d of the part of P that is quadratic."""
         square = kernels.square_sum(direction)
         if self._outside is not None:
             square += kernels.dot(direction, self._outside.product(direction))
@@ -236,7 +236,7 @@ class HeldObjective(Objective[Vector]):
         return self._held.smoothing(here.known)
 
     def minimise(self, start: Vector, precision: float, *, proven: bool = True) -> Point[Vector]:
-        """Return the point of least P, see ``solve``; estimates of the gap are told to nobody."""
+        """Return the point of least P, see ``solve``; estimates of the gap are dropped."""
         return drive(self.solve(start, precision, proven=proven))
 
     def begin(self, v: Vector, precision: float, *, proven: bool) -> Rounds[Point[Vector]]:
@@ -316,7 +316,7 @@ def line_search(
     held: HeldLoss, linear: float, square: float, margins: Vector, slopes: Vector
 ) -> float:
     """Return the θ that minimises θ ``linear`` + ½ θ² ``square`` + Σ C_i φ(m_i + θ d_i), which is
-    convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.root`` is told the
+    convex, by Newton within a bracket. It evaluates one θ at a time; ``joint.root`` gets the
     slopes at many, for there each evaluation costs a round."""
     downhill = linear + held.along(margins, slopes, 0.0)[1]
     if downhill >= 0.0:

@@ -19,11 +19,11 @@ from streamtron.core.config import Settings
 from streamtron.core.rows import BLOCK_NONZEROS, BLOCK_ROWS, Block, Chunk
 
 GROUP = 8
-"""A group has the rows or nonzeros of so many of the largest blocks at most, about: more mix a
+"""A group has about the rows or nonzeros of this many of the largest blocks at most: more mix a
 sorted file better and take more memory (``benchmarks/reading.py``)."""
 
 WINDOW, RUN = 1 << 15, 128
-"""Rows that are visited in a random order of their own: so many are in the processor's cache, and
+"""Rows that are visited in a random order of their own: this many fit in the processor's cache, and
 visits are 1.5 times faster than in a random order of all rows. They come from distant places, in
 runs of RUN rows, other ones in each mini-epoch: as many mini-epochs are needed then
 (``benchmarks/out_of_core.py``)."""
@@ -70,14 +70,14 @@ def visiting_order(settings: Settings, reading: int, chunk: Chunk) -> NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The number of a mini-epoch over rows in memory, of which its order is a function."""
+    """The number of a mini-epoch over rows in memory. Its order is a function of this number."""
 
     seed: int
     reading: int
     mini_epoch: int
 
     def all(self, rows: int) -> NDArray[np.int64]:
-        """The positions of so many rows, in the order of visits: a permutation; of more than WINDOW
+        """Return the positions of rows in the order of visits: a permutation; of more than WINDOW
         rows one of runs of RUN rows, which is permuted again within windows."""
         key = self.seed, self.reading, _ACTIVE, self.mini_epoch
         if rows <= WINDOW:

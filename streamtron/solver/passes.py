@@ -80,8 +80,8 @@ def parts(
 
 
 def columns(rows: Rows, most: int) -> list[tuple[int, int]]:
-    """All columns in ``most`` stretches of about as many nonzeros: the first of each, and the one
-    behind its last.
+    """Return all columns in ``most`` stretches of about as many nonzeros: the first of each, and
+    the one after its last.
 
     >>> columns(make_rows(np.array([0, 2, 4]), np.array([0, 9, 0, 7]), np.ones(4)), 1)
     [(0, 4294967296)]
@@ -117,8 +117,8 @@ def add(
 
 
 def occurring(rows: Rows) -> int:
-    """Return how many columns occur, of which ``BlockSums`` are; of few rows, which are one block,
-    0."""
+    """Return how many columns occur, for ``BlockSums`` of them; 0 for few rows, which are one
+    block."""
     start, stop = int(rows.indptr[0]), int(rows.indptr[-1])
     if stop - start < 2 * SHARED:
         return 0

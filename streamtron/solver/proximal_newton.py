@@ -40,9 +40,9 @@ BEFORE_JUMP = 5
 """Sweeps before a jump, see ``_jump``; weights that are to be 0 are 0 then, and few others are."""
 
 JUMP, LIFTED = 300, 1e-9
-"""A jump may take so many multiplications a weight and column, as a sweep takes one; and by which
-part of it the diagonal of H is lifted there, which may be singular. On Adult at C = 5 a jump takes
-the place of hundreds of sweeps."""
+"""A jump may take this many multiplications per weight and column, where a sweep takes one; the
+diagonal of H, which may be singular, is lifted by this part of it there. On Adult at C = 5 a jump
+takes the place of hundreds of sweeps."""
 
 ENOUGH = 0.01
 """P is to fall by this part of what its expansion would fall by at the slope of the start."""
@@ -57,7 +57,7 @@ FLAT = 1e-15
 @dataclass(slots=True)
 class Optimum(Generic[K]):
     """Augmented weights; P there, of all rows as far as it is known, and (P − D)/P; −∇ of all but
-    R; the steps that led there; and what is known of the rows, as of a ``newton.Point``."""
+    R; the steps that led there; and what is known of the rows, as in a ``newton.Point``."""
 
     v: Vector
     primal: float
@@ -224,7 +224,7 @@ def slopes_of(v: Vector, pull: Vector, penalty: Penalty) -> tuple[Vector, NDArra
 
 
 def diagonal_of(penalty: Penalty, length: int) -> Vector:
-    """Return what R adds to the diagonal of H, of so many weights with the bias."""
+    """Return what R adds to the diagonal of H, for ``length`` weights with the bias."""
     diagonal = np.full(length, penalty.ridge + RIDGE)
     diagonal[-1] = 1.0
     return diagonal
@@ -263,8 +263,8 @@ def _repeat(
 def _jump(
     hessian: Vector, order: NDArray[np.int64], lasso: float, v: Vector, step: Vector, slopes: Vector
 ) -> float:
-    """Go on to the least of the expansion on the weights that are not 0, of which those that meet
-    0 on the way stay there; see ``kernels.descend_directly``. Returns about twice what that gains.
+    """Go on to the least of the expansion on the weights that are not 0. Weights that meet 0 on the
+    way stay there; see ``kernels.descend_directly``. Returns about twice what that gains.
     """
     gained, theta, last = 0.0, 0.0, len(v) - 1
     chosen = order[((v + step)[order] != 0.0) | (order == last)]

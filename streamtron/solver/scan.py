@@ -21,8 +21,8 @@ from streamtron.solver.softmax import scan_classes
 from streamtron.solver.targets import Targets
 
 COLUMN_PARTS = 3
-"""Columns are cut into so many parts at most, of which threads sum Σ α_k l_k x_k while another
-one scans: it takes as long as a third of that sum, where all rows have an α."""
+"""Columns are cut into this many parts at most. Threads sum Σ α_k l_k x_k of them while another
+one scans: a scan takes as long as a third of that sum, where all rows have an α."""
 
 SHARED = passes.SHARED // 4
 """Nonzeros from which threads share a chunk: a scan costs several times what a pass does."""

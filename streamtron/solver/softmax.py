@@ -152,7 +152,7 @@ class HeldClasses(HeldLoss):
         return signed(of_others(shares, self.held.targets), self.held.targets)
 
     def curvatures(self, margins: Vector) -> Vector:
-        """Return C_k p_kj, of which the Hessian is made."""
+        """Return C_k p_kj, which make the Hessian."""
         return softmax(self.held.targets, margins)[0]
 
     def along(self, margins: Vector, slopes: Vector, theta: float) -> Vector:

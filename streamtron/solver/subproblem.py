@@ -81,7 +81,7 @@ class Subproblem:
 
     @property
     def live(self) -> NDArray[np.bool_]:
-        """Which rows have moved, or have an α; of softmax, where all have, those that moved."""
+        """Which rows have moved, or have an α; of softmax, where all have one, which have moved."""
         moved: NDArray[np.bool_] = self.moved != 0
         return moved if self.loss.classes > 1 else moved | (self.alphas != 0)
 

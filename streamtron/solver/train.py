@@ -87,8 +87,8 @@ class Checkpointer(Protocol):
 
 
 class Group(NamedTuple):
-    """The learners trained now: ``span`` has the first of ``everyone``, and the one behind the last
-    of them."""
+    """The learners trained now: ``span`` has the first of ``everyone``, and the one after the
+    last."""
 
     everyone: Sequence[Learner]
     span: tuple[int, int]
@@ -96,8 +96,8 @@ class Group(NamedTuple):
 
 class Trainer(ABC):
     """The rows, wherever they are, and the ``learners`` that train on them, which are changed in
-    place; all have the order and the seed of ``settings``. ``group`` : of which the learners are a
-    part, if groups are trained one after another."""
+    place; all have the order and the seed of ``settings``. ``group`` : the group that the learners
+    are, if groups are trained one after another."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ NONE = np.zeros(0)
 
 
 def choose_memory(learner: Learner, rows: int, nonzeros: int) -> None:
-    """Choose what memory is to hold of so much data, of which it has not all rows."""
+    """Choose what memory is to hold of data that does not fit as a whole."""
     few = few_columns.worthwhile(learner, rows, nonzeros)
     enter(learner, Memory.FEW_COLUMNS if few else Memory.WORKING_SET)
 

@@ -108,7 +108,7 @@ def test_a_link_out_of_a_run_is_refused_by_what_writes_through_it(change, name, 
     words = ["--model", "m", "--overwrite"] if change == "fit" else []
     done = here(place, change, *([] if words else ["m"]), last_shard(place), *words)
     assert done.returncode == DataError.exit_code
-    assert "a symbolic link, and what is written here" in done.stderr
+    assert "a symbolic link, and writing here" in done.stderr
     assert (tmp_path / "precious").read_bytes() == PRECIOUS
 
 
